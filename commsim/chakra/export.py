@@ -91,8 +91,16 @@ class _Stage:
         self._reduced: list[int] = []  # the gradients' last call, on which the next waits
         self._late: list[tuple[Action, int]] = []  # buckets that wait for the last pass
         before: list[int] = []
-        for action in program.order.actions[stage]:
-            before = self._action(action, before)
+        held: list[tuple[Action, str]] = []  # passes whose results leave with the next one's
+        for at, action in enumerate(program.order.actions[stage]):
+            label = f"{action.kind} {action.micro_batch}" + (
+                f" chunk {action.chunk}" if program.order.chunks > 1 else ""
+            )
+            before = self._pass(action, label, [*before, *self._received(at, label)])
+            held.append((action, label))
+            if not program.order.is_joint(stage, action):
+                before = self._sent(held, before)
+                held = []
         self._finish(before)
 
     def _add(self, name: str, kind: str, deps: Sequence[int], **rest: object) -> int:
@@ -108,16 +116,34 @@ class _Stage:
         self.groups[index] = axes
         return index
 
-    def _action(self, action: Action, before: list[int]) -> list[int]:
-        """One pass; returns what the next one waits for."""
-        program, order, stage = self.program, self.program.order, self.stage
-        label = f"{action.kind} {action.micro_batch}" + (f" chunk {action.chunk}" if order.chunks > 1 else "")
-        nbytes = round(message_bytes(program.step))
-        arrived = [
-            self._add(f"receive for {label}", "recv", (), nbytes=nbytes, peer=other, tag=self._tag(needed))
-            for other, needed in order.needs(stage, action)
-            if other != stage
-        ]
+    def _received(self, at: int, label: str) -> list[int]:
+        """The messages that the action at a position waits for; without sequence parallelism tp gathers each."""
+        order, step = self.program.order, self.program.step
+        nbytes = message_bytes(step)
+        arrived = []
+        for other, needed in (need for one in order.block(self.stage, at) for need in order.needs(self.stage, one)):
+            if other == self.stage:
+                continue
+            last = self._add(
+                f"receive for {label}", "recv", (), nbytes=round(nbytes), peer=other, tag=self._tag(needed)
+            )
+            if step.tp > step.sequence_cut:
+                last = self._call(f"gather for {label}", "all_gather", nbytes * step.tp, (("tp",), 1), [last])
+            arrived.append(last)
+        return arrived
+
+    def _sent(self, passes: Sequence[tuple[Action, str]], last: list[int]) -> list[int]:
+        """What passes made on its way; returns what the next one waits for."""
+        nbytes, sends = round(message_bytes(self.program.step)), []
+        for action, label in passes:
+            peer = self.program.order.goes_to(self.stage, action)
+            if peer is not None:
+                sends.append(self._add(f"send {label}", "send", last, nbytes=nbytes, peer=peer, tag=self._tag(action)))
+        return last if self.program.machine.overlap_pp else [*last, *sends]
+
+    def _pass(self, action: Action, label: str, before: list[int]) -> list[int]:
+        """One pass; returns what follows it waits for."""
+        program, stage = self.program, self.stage
         reduces = completes_gradients(program.machine, self._last, stage, action)
         flows = program.machine.reduces[stage][action.chunk] if reduces else ()
         total = sum(flow.nbytes for flow in flows)
@@ -125,7 +151,7 @@ class _Stage:
         pieces = self._pieces(action)
         whole = sum(seconds for seconds, _ in pieces)
         longer = self._slowed.get((stage, action), [0.0])  # per bucket, or of the pass
-        at, last, filled = 0.0, [*before, *arrived], 0
+        at, last, filled = 0.0, before, 0
         for i, (seconds, call) in enumerate(pieces):
             if call is not None:
                 last = [self._call(f"{call[0]} of {label}", *call, last)]
@@ -145,11 +171,7 @@ class _Stage:
             at = end
         for bucket in range(filled, len(flows)):
             self._bucket(action, bucket, last)
-        peer = order.goes_to(stage, action)
-        if peer is None:
-            return last
-        send = self._add(f"send {label}", "send", last, nbytes=nbytes, peer=peer, tag=self._tag(action))
-        return last if program.machine.overlap_pp else [*last, send]
+        return last
 
     def _pieces(self, action: Action) -> list[tuple[float, tuple[str, float, Axes] | None]]:
         """(seconds, (collective, bytes, axes) or None for compute) of a pass, in order, ending with compute."""
@@ -190,6 +212,8 @@ class _Stage:
         for flow in machine.gathers[self.stage]:
             name, axes, every = flow.call
             done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
+        if machine.constant_s:
+            self._add("between steps", "compute", done, seconds=machine.constant_s)
 
     def _tag(self, action: Action) -> int:
         """One number per message: the micro-batch, the chunk and the way."""

@@ -94,6 +94,10 @@ def training(
     mode: Annotated[
         str, typer.Option(help="loso (without the row's source) or one-row (with one row of it).")
     ] = "loso",
+    engine: Annotated[
+        str, typer.Option(help="simulation, as commsim run answers (some minutes), or closed_form, as plans rank.")
+    ] = "simulation",
+    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate.")] = 2,
     json_path: JsonPath = None,
     report: Annotated[
         bool, typer.Option("--report", help="Write docs/accuracy-training.md, its pictures, the record; with ablation.")
@@ -105,7 +109,7 @@ def training(
 ) -> None:
     """Predict published training steps and say how far off the predictions are."""
     study = _study()
-    study.training(steps, memory, mode, study.Output(json_path, html, report, check))
+    study.training(steps, memory, mode, engine, workers, study.Output(json_path, html, report, check))
 
 
 def _study() -> Any:

@@ -253,7 +253,7 @@ def simulate(
             times[machine.title],
             optimizer_s=optimizer_time(choice.step),
             calls=times[machine.title],
-            plan=StepPlan(slowdown=shipped_values()["slowdown"]),
+            plan=StepPlan(values=shipped_values()),
         ).run()
         choice = replace(choice, seconds=run.step_s, causes=run.breakdown(), simulated=True)
         answer.choices.append(with_money(spec, choice))

@@ -36,6 +36,7 @@ CAUSE_COLOURS = {
     "pp": "#009E73",
     "bubble": "#BBBBBB",
     "optimizer": "#56B4E9",
+    "constant": "#F0E442",
 }
 
 _PARTS = ("weights", "gradients", "optimizer", "activations")

@@ -32,6 +32,7 @@ _MEANING = {
     "pp": "sends between stages, exposed",
     "bubble": "stages that wait for the schedule",
     "optimizer": "update of the parameters",
+    "constant": "between steps: data, logging, the norm of gradients",
 }
 
 

@@ -19,7 +19,7 @@ from commsim.units import GIB
 
 Float64 = npt.NDArray[np.float64]
 
-CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimizer")
+CAUSES = ("compute", "tp", "cp", "ep", "dp", "offload", "pp", "bubble", "optimizer", "constant")
 """In the order of tables: what the mean stage computes, what of each axis is exposed, and the rest."""
 
 

@@ -24,6 +24,9 @@ TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
 _PRESETS = Path(__file__).with_name("accelerators.yaml")
 
 
+MOST_OF_A_NODE = 16
+"""GPUs that NVLink joins in one chassis: a DGX-2 has most."""
+
 CPU_TDP_W = 100.0
 """Stands for whatever power a processor was measured at: its rates are what it reached."""
 
@@ -93,6 +96,11 @@ class Accelerator:
     def near_bytes_per_s(self) -> float:
         """Bytes per second to a GPU of the same node, one direction: over NVLink, or PCIe where there is none."""
         return self.nvlink_bytes_per_s or PCIE_BYTES_PER_S[self.pcie_gen or 4]
+
+    @property
+    def rack(self) -> int:
+        """GPUs of several nodes that one NVLink domain joins; 1 where it ends with the node."""
+        return self.nvlink_domain if self.nvlink_domain > MOST_OF_A_NODE else 1
 
     @property
     def power(self) -> float:

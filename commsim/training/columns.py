@@ -71,6 +71,11 @@ class Columns:
         """Where the names of a step have one among them."""
         return np.array([name in value for value in self._values], np.bool_)[self._at]
 
+    @property
+    def distinct(self) -> tuple[tuple[Any, ...], Int64]:
+        """The objects, and which of them each step has."""
+        return self._values, self._at
+
     def mapped(self, table: Mapping[Any, float]) -> npt.NDArray[np.float64]:
         """The number that a table gives for each."""
         return np.array([table[value] for value in self._values])[self._at]

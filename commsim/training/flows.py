@@ -7,7 +7,7 @@ leaves it (`commsim.engine.sharing`); where no link is short the library's model
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing
@@ -23,13 +23,15 @@ class Flow:
     """One transfer: ``seconds`` alone; ``nbytes`` of one rank.
 
     ``shared``: its number among the calls that share links, -1 where it shares none. ``call``: of a collective its
-    name, its axes, and of the ranks along them every how many take part.
+    name, its axes, and of the ranks along them every how many take part. ``then_s``: of the gather among the ranks
+    of a stage that a message is followed by.
     """
 
     nbytes: float
     seconds: float
     shared: int = -1
     call: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
+    then_s: float = 0.0
 
     def carry(self, env: Any, calls: CallsUnderWay | None) -> Generator[Any, Any, None]:
         """Wait, in a simpy process, until the transfer is through."""
@@ -58,9 +60,10 @@ class FlowBuilder:
         self._loads: dict[tuple[str, int, int], LinkLoad] = {}
         self._kept: list[Ranks] = []  # their ids stay theirs
 
-    def send(self, pairs: Ranks, nbytes: float) -> Flow:
+    def send(self, pairs: Ranks, nbytes: float, then_s: float = 0.0) -> Flow:
         """As many bytes from the first to the second rank of each pair (pairs, 2), all at once."""
-        return self.of(nbytes, self.comm("send_recv", nbytes, pairs), [GroupCall(1.0, SEND, nbytes, pairs)])
+        sent = self.of(nbytes, self.comm("send_recv", nbytes, pairs), [GroupCall(1.0, SEND, nbytes, pairs)])
+        return replace(sent, then_s=then_s)
 
     def collective(self, name: str, nbytes: float, groups: Ranks, call: tuple[str, tuple[str, ...], int]) -> Flow:
         """A collective of all groups (groups, ranks) at once; nbytes as in nccl-tests."""

@@ -34,7 +34,8 @@ class Order:
     """A schedule: ``actions[stage]`` in the order in which the stage does them.
 
     ``routes[micro_batch]`` lists the (stage, chunk) pairs that a micro-batch's forward passes, first to last; its
-    backward takes them in reverse. ``chunks`` model chunks lie on every stage.
+    backward takes them in reverse. ``chunks`` model chunks lie on every stage. ``joint[stage]``: forwards that are one
+    block with the backward after them: it begins when both can, and what they made leaves when both have ended.
     """
 
     name: str
@@ -43,6 +44,18 @@ class Order:
     chunks: int
     actions: tuple[tuple[Action, ...], ...]
     routes: tuple[tuple[tuple[int, int], ...], ...]
+    joint: tuple[frozenset[Action], ...] = ()
+
+    def is_joint(self, stage: int, action: Action) -> bool:
+        """Whether an action is a forward of such a block."""
+        return bool(self.joint) and action in self.joint[stage]
+
+    def block(self, stage: int, at: int) -> tuple[Action, ...]:
+        """The actions that begin with the one at a position: it alone, none after the first of a joint block."""
+        mine = self.actions[stage]
+        if at and self.is_joint(stage, mine[at - 1]):
+            return ()
+        return mine[at : at + 1 + self.is_joint(stage, mine[at])]
 
     @cached_property
     def places(self) -> list[dict[tuple[int, int], int]]:
@@ -110,7 +123,7 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
     """
     ended: dict[tuple[int, Action], float] = {}
     at, clock = [0] * order.stages, [0.0] * order.stages
-    starts: list[list[float]] = [[] for _ in range(order.stages)]
+    starts, ends = ([list[float]() for _ in range(order.stages)] for _ in range(2))
     waiting: dict[tuple[int, Action], list[int]] = {}
     ready = list(range(order.stages))
     while ready:
@@ -118,25 +131,29 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
         mine = order.actions[stage]
         while at[stage] < len(mine):
             action = mine[at[stage]]
-            needed = order.needs(stage, action)
+            block = order.block(stage, at[stage])
+            needed = [need for one in block for need in order.needs(stage, one) if need != (stage, action)]
             missing = next((need for need in needed if need not in ended), None)
             if missing is not None:
                 waiting.setdefault(missing, []).append(stage)
                 break
             arrived = max((ended[s, a] + send_s * (s != stage) for s, a in needed), default=0.0)
-            start = max(clock[stage], arrived)
-            clock[stage] = ended[stage, action] = start + seconds(stage, action)
-            starts[stage].append(start)
-            at[stage] += 1
-            ready += waiting.pop((stage, action), [])
+            clock[stage] = max(clock[stage], arrived)
+            for one in block:
+                starts[stage].append(clock[stage])
+                clock[stage] += seconds(stage, one)
+                ends[stage].append(clock[stage])
+            for one in block:
+                ended[stage, one] = clock[stage]
+                ready += waiting.pop((stage, one), [])
+            at[stage] += len(block)
     stuck = [stage for stage in range(order.stages) if at[stage] < len(order.actions[stage])]
     if stuck:
         action = order.actions[stuck[0]][at[stuck[0]]]
         raise ScheduleError(
             f"{order.name}: stage {stuck[0]} waits for ever before {action.kind} of micro-batch {action.micro_batch}"
         )
-    ends = [np.array([ended[stage, a] for a in order.actions[stage]]) for stage in range(order.stages)]
-    return PipelineTimes([np.array(s) for s in starts], ends)
+    return PipelineTimes([np.array(s) for s in starts], [np.array(e) for e in ends])
 
 
 def order_of(name: str, stages: int, micro_batches: int, actions: Sequence[Sequence[Action]], chunks: int = 1) -> Order:

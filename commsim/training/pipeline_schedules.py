@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import cast
 
 from commsim.errors import InfeasibleError
@@ -135,13 +136,18 @@ def dualpipe(stages: int, micro_batches: int) -> Order:
     """Micro-batches from both ends; two copies of the weights (DeepSeek-AI 2024, arXiv:2412.19437, figure 5).
 
     The eight phases of deepseek-ai/DualPipe (dualpipe.py, `step`). The first half of the micro-batches goes down
-    through chunk 0 of the stages, the second half goes up through chunk 1.
+    through chunk 0 of the stages, the second half goes up through chunk 1. A forward and the backward of the other
+    direction after it are one block, in which each hides what the other exchanges (`overlapped_forward_backward`).
     """
     p, half = stages, micro_batches // 2
     actions = [list(_dualpipe_stage(s, p, half)) for s in range(p)]
     down = tuple((s, 0) for s in range(p))
     up = tuple((s, 1) for s in reversed(range(p)))
-    return Order("dualpipe", p, micro_batches, 2, tuple(map(tuple, actions)), (down,) * half + (up,) * half)
+    joint = tuple(
+        frozenset(a for a, after in pairwise(mine) if a.kind == "F" and after.kind == "B" and after.chunk != a.chunk)
+        for mine in actions
+    )
+    return Order("dualpipe", p, micro_batches, 2, tuple(map(tuple, actions)), (down,) * half + (up,) * half, joint)
 
 
 def _dualpipe_stage(stage: int, p: int, half: int) -> Iterator[Action]:

@@ -48,6 +48,7 @@ class StepCosts:
     every_micro_batch: bool = False  # gradients leave after each micro-batch: ZeRO-2, DDP without no_sync
     inside: Mapping[tuple[int, int, str], Flow] = field(default_factory=dict)
     slowdown: float = 1.0  # of compute while communication runs: SMs and memory are shared
+    constant_s: float = 0.0  # between steps: data, logging, the norm of gradients
     sharing: Sharing | None = None  # of the flows; None where none meets another
 
 
@@ -63,6 +64,7 @@ class StepRun:
     pp_s: float  # longer because stages send, and because passes share cards with others
     dp_s: float  # longer because of gradients and parameters
     optimizer_s: float
+    constant_s: float = 0.0  # between steps
     contended: bool = False  # some transfers meet on links that have not enough for all
     ends: dict[str, float] = field(default_factory=dict)
     slowed_s: dict[tuple[int, Action], list[float]] = field(default_factory=dict)  # passes, bucket by bucket, longer by
@@ -73,7 +75,7 @@ class StepRun:
         parts |= {axis: float(column.mean()) for axis, column in self.exposed_s.items()}
         parts["dp"] = parts.get("dp", 0.0) + self.dp_s
         parts |= {"pp": self.pp_s, "bubble": float(self.bubble_s.mean()), "optimizer": self.optimizer_s}
-        return parts
+        return parts | {"constant": self.constant_s}
 
 
 def simulate(
@@ -139,8 +141,9 @@ class _Simulation:
         """The compute stream of a stage: its actions in order, each when its inputs have arrived."""
         env, order, machine = self.env, self.order, self.machine
         factor = self.replicas[replica][stage]
-        for action in order.actions[stage]:
-            for other, needed in order.needs(stage, action):
+        held: list[Action] = []  # what leaves with the next action
+        for at, action in enumerate(order.actions[stage]):
+            for other, needed in (need for one in order.block(stage, at) for need in order.needs(stage, one)):
                 if other == stage:  # an earlier one of its own; what it sent may still be under way
                     continue
                 event = self._arrived[replica, other, needed]
@@ -160,13 +163,18 @@ class _Simulation:
             if flow is not None and beside is not None:
                 yield from self._held_up(start + seconds, flow.seconds, beside)
             self._write(start, replica, stage, 0, action.kind)
-            peer = self.order.goes_to(stage, action)
-            if peer is None:
-                self._arrived[replica, stage, action].succeed()
-            else:
-                sent = env.process(self._send(replica, stage, peer, action))
-                if not machine.overlap_pp:
-                    yield sent
+            held.append(action)
+            if order.is_joint(stage, action):
+                continue
+            for one in held:
+                peer = self.order.goes_to(stage, one)
+                if peer is None:
+                    self._arrived[replica, stage, one].succeed()
+                else:
+                    sent = env.process(self._send(replica, stage, peer, one))
+                    if not machine.overlap_pp:
+                        yield sent
+            held.clear()
 
     def _held_up(self, planned: float, alone_s: float, beside: Any) -> Process:
         """Wait as much beyond the planned end as the pass's own exchange took longer than alone."""
@@ -187,7 +195,13 @@ class _Simulation:
         yield from flow.carry(self.env, self.calls if replica == 0 else None)
         sent.succeed()
         self._write(start, replica, stage, 4, "send", flow.nbytes)
-        self._arrived[replica, stage, action].succeed()
+        self.env.process(self._gathered(flow, self._arrived[replica, stage, action]))
+
+    def _gathered(self, flow: Flow, arrived: Any) -> Process:
+        """What the ranks of the stage that a message goes to do before they can use it."""
+        if flow.then_s:
+            yield self.env.timeout(flow.then_s)
+        arrived.succeed()
 
     def _to_reduce(self, stage: int, action: Action) -> bool:
         return completes_gradients(self.machine, self._last, stage, action)
@@ -241,6 +255,7 @@ class _Simulation:
         yield self.env.all_of(reduced)
         self.gradients_end = self.env.now
         yield self.env.all_of([self.env.process(self._finish(s)) for s in range(self.order.stages)])
+        yield self.env.timeout(self.machine.constant_s)
 
     def _finish(self, stage: int) -> Process:
         start = self.env.now
@@ -283,8 +298,9 @@ class _Simulation:
             exposed_s=exposed,
             bubble_s=quiet.makespan_s - busy,
             pp_s=self.pipeline_end - quiet.makespan_s - slowed,
-            dp_s=self.end - self.pipeline_end - update + slowed,
+            dp_s=self.end - self.pipeline_end - update - self.machine.constant_s + slowed,
             optimizer_s=update,
+            constant_s=self.machine.constant_s,
             contended=self.calls is not None,
             ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},
             slowed_s=self._slowed,

@@ -9,7 +9,7 @@ A `StepPlan` says how it is run. `RULES` say what is wrong with a step, or with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.offload import Offload
+from commsim.training.overlap import IDEAL
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
@@ -34,6 +35,9 @@ STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
 KERNELS = ("vendor", "open")
+
+DISPATCHERS = ("nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink")
+"""NCCL's all_to_all; DeepEP's normal and low-latency kernels; HybridEP; kernels over multi-node NVLink."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Step:
     fused_loss: bool = False  # one kernel from 16-bit logits to their gradient: no fp32 copies
     loss_chunks: int = 1  # pieces of a micro-batch whose loss is computed one after the other
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
+    expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -128,8 +133,8 @@ class Step:
 
     @property
     def nvlink_domain(self) -> int:
-        """Ranks that reach each other without a NIC: a node is one domain, if only over PCIe."""
-        return max(self.accelerator.nvlink_domain, self.gpus_per_node)
+        """Ranks that reach each other without a NIC: of a node, if only over PCIe, or of a rack of them."""
+        return max(self.accelerator.rack, self.gpus_per_node)
 
     @property
     def gemm_peak(self) -> float:
@@ -181,6 +186,7 @@ CHOICES = {
     "schedule": tuple(SCHEDULES),
     "stack": STACKS,
     "attention_kernel": KERNELS,
+    "expert_dispatch": DISPATCHERS,
     "optimizer": tuple(OPTIMIZER_BYTES),
 }
 
@@ -195,12 +201,16 @@ class StepPlan:
     bucket_bytes: float | None = None  # None: Megatron-LM's
     trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
     parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
-    slowdown: float = 1.0  # of compute while communication runs
+    values: Mapping[str, float] = field(default_factory=lambda: IDEAL)  # what stays in the open: `overlap`
     stragglers: Mapping[int, float] | None = None
     contention: bool = True
     overlap_ep: bool | None = None  # experts' exchanges hide behind another micro-batch's pass; None: with DualPipe
     offload: Offload | None = None
     pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
+
+    def load_of(self, step: Step) -> float:
+        """Tokens of the busiest expert rank over the mean: those beyond the capacity factor are dropped."""
+        return step.imbalance if self.capacity_factor is None else min(step.imbalance, self.capacity_factor)
 
     def overlaps_ep(self, step: Step) -> bool:
         """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""

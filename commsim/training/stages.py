@@ -114,11 +114,15 @@ def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
 
 def shares_of_ends(step: Step) -> list[Share]:
     """The shares of the first stage, the second and the last, for a table of steps as well."""
-    pairs = np.stack(np.broadcast_arrays(step.pp, step.virtual_stages)).reshape(2, -1)
-    unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    layers = np.array([_layers_of_ends(step.model, int(pp), int(v)) for pp, v in unique.T])[inverse.ravel()]
+    models, of = ((step.model,), 0) if isinstance(step.model, Model) else step.model.distinct
+    cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages))
+    unique, inverse = np.unique(cuts.reshape(3, -1), axis=1, return_inverse=True)
+    layers = np.array([_layers_of_ends(models[i], pp, v) for i, pp, v in unique.T.tolist()])
+    layers = layers[inverse.reshape(cuts.shape[1:])]
     stages: list[Number] = [0, np.minimum(1, step.pp - 1), step.pp - 1]
-    return [Share(layers[:, i, 0], layers[:, i, 1], stage == 0, stage == step.pp - 1) for i, stage in enumerate(stages)]
+    return [
+        Share(layers[..., i, 0], layers[..., i, 1], stage == 0, stage == step.pp - 1) for i, stage in enumerate(stages)
+    ]
 
 
 @lru_cache(maxsize=4096)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.training.communicators import CommTime
+from commsim.training.columns import Number
+from commsim.training.communicators import CommTime, Ranks
 from commsim.training.flows import Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
-from commsim.training.spec import Step, StepPlan
+from commsim.training.spec import Step, StepPlan, Steps
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
 from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sharded_calls
 
@@ -76,6 +77,7 @@ def step_program(
     ``calls`` say what transfers put on links; without them no two contend. A parameter server needs the `topology`.
     """
     plan, mesh = plan or StepPlan(), mesh or mesh_of(step)
+    comm = _scaled(comm, plan.values["scale"])
     order = order_of_step(step)
     places = places_of(step, plan.layers)
     known: dict[tuple[Any, ...], ChunkWork] = {}
@@ -93,12 +95,22 @@ def step_program(
         optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
-        every_micro_batch=step.zero_stage == 2,
+        every_micro_batch=reduces_often(step),
         inside=_inside(step, mesh, builder, places, works, plan) if calls is not None and plan.contention else {},
-        slowdown=plan.slowdown,
+        slowdown=plan.values["slowdown"],
+        constant_s=plan.values["constant"] * plan.values["scale"],
         sharing=builder.sharing(),
     )
     return StepProgram(step, mesh, plan, order, places, works, machine)
+
+
+def _scaled(comm: CommTime, scale: float) -> CommTime:
+    """Times of calls with what a calibration makes of all predicted times."""
+
+    def seconds(collective: str, nbytes: float, groups: Ranks) -> float:
+        return scale * comm(collective, nbytes, groups)
+
+    return comm if scale == 1.0 else seconds
 
 
 def _updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]:
@@ -142,18 +154,30 @@ def _inside(
     return inside
 
 
+def reduces_often(step: Steps) -> Number:
+    """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
+    keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
+    return (step.zero_stage == 2) & (step.pp == 1)
+
+
 def message_bytes(step: Step) -> float:
-    """Bytes that one rank sends to the next stage per micro-batch: cut by tp with sequence parallelism."""
-    return float(step.rank_tokens * step.model.hidden * step.precision.activation_bytes / step.sequence_cut)
+    """Bytes that one rank sends to the next stage per micro-batch: tp ranks send a slice each (scatter/gather,
+    Narayanan et al. 2021, section 4.1; with sequence parallelism they have no more)."""
+    return float(step.rank_tokens * step.model.hidden * step.precision.activation_bytes / step.tp)
 
 
 def _sends(step: Step, mesh: Mesh, builder: FlowBuilder, order: Order) -> dict[tuple[int, int], Flow]:
     pairs = {(a, b) for route in set(order.routes) for (a, _), (b, _) in pairwise(route) if a != b}
-    nbytes = message_bytes(step)
+    nbytes, whole = message_bytes(step), message_bytes(step) * step.tp
+    gathered = 0.0 if step.sequence_parallel else 1.0
     ranks = mesh.groups("tp", "cp", "dp")
     stage = {int(s): row for s, row in zip(mesh.coordinates()["pp"][ranks[:, 0]], ranks, strict=True)}
     return {
-        (a, b): builder.send(np.stack([stage[a], stage[b]], axis=1), nbytes)
+        (a, b): builder.send(
+            np.stack([stage[a], stage[b]], axis=1),
+            nbytes,
+            gathered * builder.comm("all_gather", whole, mesh.groups_of(b, "tp")),
+        )
         for x, y in sorted(pairs)
         for a, b in ((x, y), (y, x))
     }

@@ -7,9 +7,19 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from commsim.training.columns import Number, holds, where
-from commsim.training.compute import Passes, Values, memory_rate, step_compute
+from commsim.training.compute import FUSED_BACKWARD_FLOPS, Passes, Values, memory_rate, step_compute
+from commsim.training.dispatch import (
+    Dispatcher,
+    ExpertExchange,
+    RankLinks,
+    combine_seconds,
+    dispatch_seconds,
+    dispatch_values,
+)
+from commsim.training.overlap import added
 from commsim.training.recompute import module_shares
 from commsim.training.spec import Steps
+from commsim.training.stages import Share, shares_of_ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +57,6 @@ def ring_seconds(nbytes: Number, ranks: Number, stride: Number, step: Steps, v: 
     return where(ranks > 1, nbytes * (ranks - 1.0) / ranks / rate + steps, 0.0)
 
 
-def all_to_all_seconds(nbytes: Number, ranks: Number, step: Steps, v: Values) -> Number:
-    """Every rank sends `nbytes` to the others, evenly; over the NICs what leaves the domain."""
-    top_k = step.model.routing.top_k
-    inside = _inside(ranks, 1.0, step.nvlink_domain)
-    near = (inside - 1.0) / ranks * nbytes / (step.accelerator.near_bytes_per_s * v["nvlink"])
-    # A token goes once to a node that holds several of its experts (HybridEP, DeepEP).
-    domains = ranks / inside
-    distinct = domains * (1.0 - (1.0 - 1.0 / domains) ** top_k) / top_k
-    far = nbytes * distinct * (domains - 1.0) / domains / (step.nic_bytes_per_s * v["nic"])
-    return where(ranks > 1, np.maximum(near, far) + v["alpha"], 0.0)
-
-
 LAYERWISE_PRODUCTS = 0.35
 """Share of a layer's products that torchtitan's selective AC runs again: every second one (`activation_checkpoint.py`,
 ``mm_count``), of Llama's seven wk, wo and w3: 0.365 of the FLOPs of the 8B model, 0.363 of the 70B's."""
@@ -79,20 +77,76 @@ SHARD_COLLECTIVES = 3.0
 
 
 def step_time(step: Steps, v: Values) -> StepTime:
-    """Seconds of every step by part."""
+    """Seconds of every step by part, at the stage that takes longest for a micro-batch."""
     work = step_compute(step, v)
-    forward = work.of_stage(step, lambda p: p.forward)
-    backward = work.of_stage(step, lambda p: p.backward + recompute_seconds(p, step))
+    dense, moe = _layer(work.dense, step, v, 0.0), _layer(work.moe, step, v, 1.0)
     head = work.head.forward + work.head.backward
-    m, dual = step.num_microbatches, step.schedule == "dualpipe"
-    # Half of DualPipe's micro-batches see the loss on one end of the pipeline, half on the other.
-    compute = m * (forward + backward + where(dual, 0.5, 1.0) * head)
-    tp, cp = _tensor_parallel(step, v), _context_parallel(step, v, work.of_stage(step, lambda p: p.attention))
-    ep = _expert_parallel(step, v) * where(dual, _beside_passes(step, v), 1.0)
-    bubble = _bubble(step, forward + backward + tp + ep + cp, work.of_stage(step, lambda p: p.weight))
-    pp, dp = _pipeline_parallel(step, v), _data_parallel(step, v, forward + backward + head)
-    seconds = (compute, m * tp, m * ep, m * cp, pp, bubble, dp, optimizer_seconds(step, v), v["constant"])
+    share = _slowest(step, dense.total, moe.total, head)
+    stage = _Layer(*(share.dense * a + share.moe * b for a, b in zip(dense.parts, moe.parts, strict=True)))
+    outputs = share.outputs * head
+    whole = (step.model.layers - step.model.moe_layers) * dense.total + step.model.moe_layers * moe.total + head
+    weight = work.of_stage(step, lambda p: p.weight)
+    m, compute = step.num_microbatches, stage.compute + outputs
+    back = work.of_stage(step, lambda p: p.backward + recompute_seconds(p, step))
+    bubble = _bubble(
+        step, whole, stage.total + outputs, weight, back / (back + work.of_stage(step, lambda p: p.forward))
+    )
+    pp, dp = _pipeline_parallel(step, v), _data_parallel(step, v, compute)
+    seconds = (
+        m * compute,
+        m * stage.tp,
+        m * stage.ep,
+        m * stage.cp,
+        pp,
+        bubble,
+        dp,
+        optimizer_seconds(step, v),
+        v["constant"],
+    )
     return StepTime(*(v["scale"] * part for part in seconds))
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Seconds of a layer's passes, there and back, on one micro-batch: compute, and what is exposed of each axis."""
+
+    compute: Number
+    tp: Number
+    ep: Number
+    cp: Number
+
+    @property
+    def parts(self) -> tuple[Number, ...]:
+        return self.compute, self.tp, self.ep, self.cp
+
+    @property
+    def total(self) -> Number:
+        return self.compute + self.tp + self.ep + self.cp
+
+
+def _layer(p: Passes, step: Steps, v: Values, experts: float) -> _Layer:
+    """A layer's passes; `experts`: 1 where it exchanges tokens with others'."""
+    compute = p.forward + p.backward + recompute_seconds(p, step)
+    tp = _tensor_parallel(step, v)
+    tp = where(step.overlap_tp, added(tp, compute, v["exposed_tp"], v["slowdown"]), tp)
+    ring = _context_parallel(step, v)
+    core = p.attention * (1.0 + FUSED_BACKWARD_FLOPS)
+    cp = added(ring, core, v["exposed_cp"], v["slowdown"])
+    return _Layer(compute, tp, experts * _expert_parallel(step, v, compute), cp)
+
+
+def _slowest(step: Steps, dense: Number, moe: Number, head: Number) -> Share:
+    """What the stage holds that takes longest for a micro-batch, of the seconds of its parts."""
+    dual = step.schedule == "dualpipe"
+    first, second, last = (
+        np.stack(np.broadcast_arrays(*vars(share).values(), dual)[:-1]) for share in shares_of_ends(step)
+    )
+    # Half of DualPipe's micro-batches see a stage's own layers, half those of the stage opposite.
+    mean = (first + last) / 2.0
+    held = (where(dual, mean, first), second, where(dual, mean, last))
+    seconds = np.stack([d * dense + e * moe + o * head for d, e, _, o in held])
+    worst = seconds.argmax(axis=0)
+    return Share(*np.take_along_axis(np.stack(np.broadcast_arrays(*held)), worst[None, None], axis=0)[0])
 
 
 def recompute_seconds(p: Passes, step: Steps) -> Number:
@@ -113,44 +167,62 @@ def _hidden_bytes(step: Steps) -> Number:
     return step.rank_tokens * step.model.hidden * 2.0
 
 
-def _stage_layers(step: Steps) -> Number:
-    return step.model.layers / step.pp
-
-
-def _shown_tp(step: Steps, v: Values) -> Number:
-    """The share of tensor parallel traffic that does not hide behind the products it belongs to."""
-    return where(step.overlap_tp, v["exposed_tp"], 1.0)
-
-
 def _tensor_parallel(step: Steps, v: Values) -> Number:
     """Two all_reduces forward and two backward (Shoeybi et al. 2019); sequence parallelism gathers the inputs of both
     pairs of products once more (Korthikanti et al. 2022), full recomputation repeats the forward's."""
     all_reduce = 2.0 * ring_seconds(_hidden_bytes(step), step.tp, 1.0, step, v)
     again = where(step.sequence_parallel, 1.0, 0.0) + where(step.recompute == "full", 2.0, 0.0)
-    return all_reduce * (4.0 + again) * _shown_tp(step, v) * _stage_layers(step)
+    return all_reduce * (4.0 + again)
 
 
-def _expert_parallel(step: Steps, v: Values) -> Number:
-    """Dispatch and combine, forward and backward; with expert_tp > 1 their ranks gather tokens and sum, too."""
-    layers = step.model.moe_layers / step.pp
+def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
+    """Dispatch and combine, forward and backward; with expert_tp > 1 their ranks gather tokens and sum, too.
+
+    DualPipe runs them beside another micro-batch's pass.
+    """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
-    exchanged = all_to_all_seconds(nbytes, step.ep, step, v) * 4.0 * v["exposed_ep"]
-    summed = 4.0 * ring_seconds(nbytes, step.expert_tp, 1.0, step, v) * _shown_tp(step, v)
-    return (exchanged + summed) * layers
+    exchanged = 2.0 * sum(expert_exchange_seconds(step, v))
+    summed = 4.0 * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
+    least = where(step.schedule == "dualpipe", 0.0, v["exposed_ep"])
+    summed = where(step.overlap_tp, added(summed, compute, v["exposed_tp"], v["slowdown"]), summed)
+    return added(exchanged, compute, least, expert_slowdown(step, v)) + summed
 
 
-def _beside_passes(step: Steps, v: Values) -> Number:
-    """The share of experts' exchanges in the open that stays there when they run beside another micro-batch's pass
-    (DualPipe): the first layer's, and what they slow that pass by; see `commsim.training.work.overlap`."""
-    share = (1.0 - 1.0 / v["slowdown"]) + step.pp / step.model.layers
-    return np.minimum(share / v["exposed_ep"], 1.0)
+def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
+    """Seconds of dispatch and combine of a layer's tokens, one way, with each GPU's share of the NICs."""
+    own = step.rank_tokens / step.tp * step.expert_tp
+    exchange = ExpertExchange(
+        tokens=own,
+        hidden=step.model.hidden,
+        top_k=step.model.routing.top_k,
+        experts=step.model.routing.experts,
+        ranks=step.ep,
+        inside=_inside(step.ep, 1.0, step.nvlink_domain),
+        imbalance=step.imbalance,
+    )
+    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)
+    values = {**dispatch_values(), **v}
+    return dispatch_seconds(kernels, exchange, links, values), combine_seconds(kernels, exchange, links, values)
 
 
-def _context_parallel(step: Steps, v: Values, attention: Number) -> Number:
-    """Rings of keys and values forward, of them and their gradients backward, behind the attention core."""
+def _dispatcher(step: Steps) -> Dispatcher:
+    width = step.precision.activation_bytes
+    return Dispatcher(step.expert_dispatch, dispatch_bytes=width, combine_bytes=width)
+
+
+def expert_slowdown(step: Steps, v: Values) -> Number:
+    """Of compute beside an exchange of experts: its kernels hold SMs; at least that of other communication."""
+    links = RankLinks.of(step.accelerator, step.nic_bytes_per_s)
+    taken = np.minimum(_dispatcher(step).sms_taken(links), links.sms / 2.0)
+    return where(
+        step.expert_dispatch == "nccl", v["slowdown"], np.maximum(v["slowdown"], 1.0 / (1.0 - taken / links.sms))
+    )
+
+
+def _context_parallel(step: Steps, v: Values) -> Number:
+    """Rings of keys and values forward, of them and their gradients backward."""
     kv = step.rank_tokens * 2.0 * step.model.kv_width / step.tp * 2.0
-    ring = ring_seconds(kv * step.cp, step.cp, step.tp, step, v) * 3.0 * _stage_layers(step)
-    return np.maximum(ring * v["exposed_cp"], ring - attention)
+    return ring_seconds(kv * step.cp, step.cp, step.tp, step, v) * 3.0
 
 
 # -- between stages, seconds of a step ---------------------------------
@@ -168,17 +240,17 @@ def _pipeline_parallel(step: Steps, v: Values) -> Number:
     return where(step.pp > 1, 2.0 * step.virtual_stages * step.num_microbatches * each * shown, 0.0)
 
 
-def _bubble(step: Steps, passes: Number, weight: Number) -> Number:
-    """Idle seconds of a stage whose passes F and B take `passes`, W of them for weight gradients.
+def _bubble(step: Steps, whole: Number, stage: Number, weight: Number, back: Number) -> Number:
+    """Idle seconds of the slowest stage, which takes `stage` for a micro-batch that takes `whole` on all of them;
+    `weight`: the mean stage's for weight gradients, `back`: the backward's share of its passes.
 
-    1F1B, GPipe: (p - 1)(F + B); interleaved: 1/v of it. ZB-H1: (p - 1)(F + B - 2 W) (Qi et al. 2023, table 2).
-    DualPipe: (p/2 - 1)(F + B - 2 W), where a stage sends what its forward made before the backward that it is paired
-    with ends; merged into one pass F&B they would leave (p/2 - 1)(F&B + B - 3 W) (DeepSeek-AI 2024, table 2).
+    1F1B, GPipe: the other stages' passes; interleaved: 1/v of it. ZB-H1: (p - 1)(F + B - 2 W) (Qi et al. 2023, table
+    2). DualPipe: (p/2 - 1)(F&B + B - 3 W) (DeepSeek-AI 2024, table 2).
     """
-    filled = np.maximum(passes - 2.0 * weight, 0.0)
-    dual = np.maximum(step.pp / 2.0 - 1.0, 0.0) * filled
-    plain = (step.pp - 1.0) / step.virtual_stages * passes
-    zero = where(step.schedule == "zb_h1", (step.pp - 1.0) * filled, plain)
+    passes = whole / step.pp
+    dual = np.maximum(step.pp / 2.0 - 1.0, 0.0) * np.maximum(passes * (1.0 + back) - 3.0 * weight, 0.0)
+    plain = (whole - stage) / step.virtual_stages
+    zero = where(step.schedule == "zb_h1", (step.pp - 1.0) * np.maximum(passes - 2.0 * weight, 0.0), plain)
     return where(step.schedule == "dualpipe", dual, zero)
 
 
@@ -206,17 +278,21 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     grad, param = round_of(step.precision.gradient_bytes * live), round_of(step.precision.weight_bytes)
     plain = grad + where(step.zero_stage > 0, param * live, grad)
     once = where(step.overlap_dp, overlapped(plain, GRADIENT_WINDOW * micro, v), plain)
-    launch = (v["alpha_z"] + v["alpha_rank"] * ranks) * SHARD_COLLECTIVES * step.model.layers * (ranks > 1)
+    launch = shard_launch_seconds(step, v) * SHARD_COLLECTIVES * step.model.layers / step.pp
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)
     return where(step.zero_stage >= 3, step.num_microbatches * each, once)
 
 
+def shard_launch_seconds(step: Steps, v: Values) -> Number:
+    """Seconds that a collective of a layer under ZeRO-3 takes beside its bytes: launch, copies in and out."""
+    ranks = step.dp * step.cp
+    return (v["alpha_z"] + v["alpha_rank"] * ranks) * (ranks > 1)
+
+
 def overlapped(traffic: Number, window: Number, v: Values) -> Number:
-    """Seconds that traffic beside `window` seconds of compute adds: what is left in the open, and what the hidden part
-    slows compute by, since its kernels hold SMs and memory bandwidth."""
-    exposed = np.maximum(v["exposed_dp"] * traffic, traffic - window)
-    return exposed + (traffic - exposed) * (1.0 - 1.0 / v["slowdown"])
+    """Seconds that gradients and parameters beside `window` seconds of compute add."""
+    return added(traffic, window, v["exposed_dp"], v["slowdown"])
 
 
 UPDATE_BYTES = 30.0

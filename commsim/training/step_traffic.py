@@ -10,7 +10,7 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import message_bytes, order_of_step, places_of
+from commsim.training.step_run import message_bytes, order_of_step, places_of, reduces_often
 from commsim.training.work import chunk_calls
 
 AXES = ("tp", "cp", "ep", "etp", "dp", "pp")
@@ -46,13 +46,13 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
     for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
         parameter_bytes = parameters * step.precision.weight_bytes
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
-        m = step.num_microbatches
+        m, often = step.num_microbatches, step.zero_stage == 3 or reduces_often(step)
         if step.zero_stage == 3 and ranks == step.dp * step.cp and step.shards < ranks:
             calls += traffic.hybrid_shard(parameter_bytes, gradient_bytes, step.shards, ranks // step.shards, m)
             continue
         if step.frozen_weights and step.zero_stage < 3:
             continue
-        calls += traffic.data_parallel(scheme, parameter_bytes, gradient_bytes, ranks, m)
+        calls += traffic.data_parallel(scheme, parameter_bytes, gradient_bytes, ranks, m if often else 1)
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
     return tuple(call for call in calls if call.collective != "receive")

@@ -7,17 +7,25 @@ stage runs: they are added up here, in closed form. What stages exchange, and gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from commsim.training import traffic
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
 from commsim.training.mesh import Mesh
+from commsim.training.overlap import added
 from commsim.training.parameters import shipped_values
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
-from commsim.training.step_time import optimizer_seconds, recompute_seconds
+from commsim.training.step_time import (
+    SHARD_WINDOW,
+    expert_exchange_seconds,
+    expert_slowdown,
+    optimizer_seconds,
+    recompute_seconds,
+    shard_launch_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -64,26 +72,18 @@ def optimizer_time(step: Step, values: Values | None = None) -> list[float]:
 @dataclass(frozen=True)
 class Exchange:
     """Communication of an axis inside a pass: ``seconds`` alone, of which all may hide behind ``window`` seconds of
-    compute, but for one of ``pieces``, at either end; a window of 0 leaves everything exposed."""
+    compute but for the share ``least``; a window of 0 leaves everything exposed. ``slowdown``: its own, of compute."""
 
     axis: str
     seconds: float
-    window: float
-    pieces: int
+    window: float = 0.0
+    least: float = 0.0
+    slowdown: float = 1.0
 
     def exposed(self, slowdown: float = 1.0) -> float:
-        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs."""
-        return overlap(self.window, self.seconds, self.pieces, slowdown) - self.window if self.window else self.seconds
-
-
-def overlap(compute: float, comm: float, pieces: int = 1, slowdown: float = 1.0) -> float:
-    """Seconds of two streams side by side, one piece of the shorter one standing alone.
-
-    Never below max(compute, comm); at slow-down 1 never above their sum.
-    """
-    both = comm if comm > compute * slowdown else compute + comm * (1.0 - 1.0 / slowdown)
-    alone = min(compute, comm) / max(pieces, 1)
-    return min(both + alone, compute * slowdown + comm)
+        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs, at least."""
+        slowest = max(slowdown, self.slowdown)
+        return float(added(self.seconds, self.window, self.least, slowest)) if self.window else self.seconds
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,7 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     whole = not step.sequence_parallel and tp != step.expert_tp  # each of the tp ranks routes all tokens
     mine = tokens / step.expert_tp if whole else tokens / tp
     # The rank with most tokens sets the time; those beyond the capacity factor are dropped.
-    load = step.imbalance if plan.capacity_factor is None else min(step.imbalance, plan.capacity_factor)
-    routed = mine * model.routing.top_k * model.hidden * width * load
+    routed = mine * model.routing.top_k * model.hidden * width * plan.load_of(step)
     return calls + traffic.expert_parallel(moe, routed, step.ep, step.expert_tp, recompute=again)
 
 
@@ -141,31 +140,27 @@ def chunk_work(
     step: Step, mesh: Mesh, chunk: Chunk, seconds: ChunkSeconds, comm: CommTime, plan: StepPlan
 ) -> ChunkWork:
     """The passes of a chunk with the time of what they exchange, on the replica of rank 0."""
-    forward: list[Exchange] = []
-    backward: list[Exchange] = []
-    pieces = max(1, chunk.layers)
+    calls = chunk_calls(step, chunk, plan)
     backward_compute = seconds.backward_input + seconds.backward_weight
-    hides = {"tp": step.overlap_tp, "ep": plan.overlaps_ep(step), "etp": plan.overlaps_ep(step)}
-    for call in chunk_calls(step, chunk, plan):
-        back = call.phase == "backward"
-        time = call.count * comm(call.collective, call.nbytes, mesh.groups_of(chunk.stage, call.axis))
-        window = 0.0
-        if call.axis == "cp" and call.collective == "send_recv":
-            window = seconds.attention * (FUSED_BACKWARD_FLOPS if back else 1.0)
-        elif hides.get(call.axis):
-            window = backward_compute if back else seconds.forward
-        (backward if back else forward).append(Exchange(call.axis, time, window, pieces))
+    forward = _exchanges(
+        [c for c in calls if c.phase == "forward"], step, mesh, chunk, (seconds.forward, seconds.attention), comm, plan
+    )
+    attention = seconds.attention * FUSED_BACKWARD_FLOPS
+    backward = _exchanges(
+        [c for c in calls if c.phase == "backward"], step, mesh, chunk, (backward_compute, attention), comm, plan
+    )
     if step.zero_stage == 3:
-        gather, scatter = _sharded(step, mesh, chunk, comm)
-        hide = 1.0 if step.overlap_dp else 0.0
-        forward.append(Exchange("dp", gather, hide * seconds.forward, pieces))
-        backward.append(Exchange("dp", gather + scatter, hide * backward_compute, pieces))
+        gather, scatter = _sharded(step, mesh, chunk, comm, plan.values)
+        hide, least = SHARD_WINDOW * step.overlap_dp, plan.values["exposed_dp"]
+        forward.append(Exchange("dp", gather, hide * seconds.forward, least))
+        backward.append(Exchange("dp", gather + scatter, hide * backward_compute, least))
     if plan.fetches is not None:
         weights = chunk_weights(step, chunk)
         owned = weights.dense / step.shards + weights.expert / step.expert_dp
         time = plan.fetches.fetch_seconds(owned * step.precision.weight_bytes, plan.pcie_bytes_per_s)
-        forward.append(Exchange("offload", time, seconds.forward, pieces))
-        backward.append(Exchange("offload", time, backward_compute, pieces))
+        alone = 1.0 / max(1, chunk.layers)  # the first layer's parameters have nothing to hide behind
+        forward.append(Exchange("offload", time, seconds.forward, alone))
+        backward.append(Exchange("offload", time, backward_compute, alone))
     return ChunkWork(
         F=Work(seconds.forward, tuple(forward)),
         I=Work(seconds.backward_input, tuple(backward)),
@@ -173,9 +168,58 @@ def chunk_work(
     )
 
 
-def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime) -> tuple[float, float]:
+def _exchanges(
+    calls: Sequence[traffic.AxisCalls],
+    step: Step,
+    mesh: Mesh,
+    chunk: Chunk,
+    windows: tuple[float, float],
+    comm: CommTime,
+    plan: StepPlan,
+) -> list[Exchange]:
+    """What one pass exchanges, call by call; ``windows``: seconds of its compute, and of its attention core.
+
+    Calls of an axis share its window by the time they take, so that together they hide as much as one call would.
+    """
+    seconds = [_call_seconds(c, step, mesh.groups_of(chunk.stage, c.axis), comm, plan) for c in calls]
+    of_axis: dict[str, float] = {}
+    for call, time in zip(calls, seconds, strict=True):
+        of_axis[call.axis] = of_axis.get(call.axis, 0.0) + time
+    made = []
+    for call, time in zip(calls, seconds, strict=True):
+        window, least = _hiding(call, step, windows, plan)
+        share = time / of_axis[call.axis] if of_axis[call.axis] else 0.0
+        slowdown = float(expert_slowdown(step, plan.values)) if call.axis == "ep" else 1.0
+        made.append(Exchange(call.axis, time, window * share, least, slowdown))
+    return made
+
+
+def _call_seconds(call: traffic.AxisCalls, step: Step, groups: Ranks, comm: CommTime, plan: StepPlan) -> float:
+    """Seconds of the calls of one kind; tokens go to their experts by the kernels of the step's dispatcher.
+
+    The kernels' own parameters are those that ship: they are measured for a GPU and its NIC, not for a machine.
+    """
+    if call.axis != "ep" or step.expert_dispatch == "nccl":
+        return call.count * comm(call.collective, call.nbytes, groups)
+    loaded = replace(step, imbalance=plan.load_of(step))
+    return call.count / 2.0 * float(sum(expert_exchange_seconds(loaded, plan.values))) * plan.values["scale"]
+
+
+def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], plan: StepPlan) -> tuple[float, float]:
+    """Seconds of compute that a call may hide behind, and the least share of it in the open."""
+    compute, attention = windows
+    if call.axis == "ep":
+        return compute, 0.0 if plan.overlaps_ep(step) else plan.values["exposed_ep"]
+    if call.axis in ("tp", "etp"):
+        return (compute, plan.values["exposed_tp"]) if step.overlap_tp else (0.0, 1.0)
+    ring = call.axis == "cp" and call.collective == "send_recv"
+    return (attention, plan.values["exposed_cp"]) if ring else (0.0, 1.0)
+
+
+def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime, values: Values) -> tuple[float, float]:
     """Seconds of gathering a chunk's parameters and of scattering its gradients, layer by layer (FSDP, ZeRO-3)."""
-    gather = scatter = 0.0
+    launch = float(shard_launch_seconds(step, values)) * chunk.layers
+    gather = scatter = launch
     for call, groups in sharded_calls(step, mesh, chunk):
         seconds = call.count * comm(call.collective, call.nbytes, groups)
         if call.collective == "all_gather":

@@ -144,7 +144,7 @@ def test_every_module_saves_memory_and_costs_time(modules: tuple[str, ...]) -> N
     less = replace(one, recompute="selective", recompute_modules=modules)
     assert step_memory(less).fullest.parts["activations"] < step_memory(one).fullest.parts["activations"]
     values = shipped_values()
-    assert float(step_time(less, values).total) > float(step_time(one, values).total)
+    assert float(step_time(less, values).compute) > float(step_time(one, values).compute)
 
 
 def test_hardware_flops_count_the_products_of_modules() -> None:

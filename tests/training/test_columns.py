@@ -13,6 +13,7 @@ from steps import step
 
 from commsim.errors import CommsimError
 from commsim.training.columns import Columns, where
+from commsim.training.compute import step_compute
 from commsim.training.model import model
 from commsim.training.operators import logits
 from commsim.training.parameters import shipped_values
@@ -91,7 +92,14 @@ def test_a_table_with_a_schedule_each_takes_the_time_of_each(schedule: str) -> N
 
 
 def test_the_bubble_of_each_schedule_by_hand() -> None:
-    """ZB-H1 (p - 1)(F + B - 2 W), DualPipe (p/2 - 1) of that: a third with four stages."""
+    """With four stages 1F1B 3 (F + B), ZB-H1 3 (F + B - 2 W), DualPipe F&B + B - 3 W with F&B = F + B."""
     times = {s: step_time(step(pp=4, schedule=s), shipped_values()) for s in ("1f1b", "zb_h1", "dualpipe")}
+    work = step_compute(step(pp=4), shipped_values())
+    passes, weight, forward = (work.of_stage(step(pp=4), pick) for pick in (
+        lambda p: p.forward + p.backward, lambda p: p.weight, lambda p: p.forward,
+    ))  # fmt: skip
     assert times["zb_h1"].bubble < times["1f1b"].bubble
-    assert 3 * times["dualpipe"].bubble == pytest.approx(times["zb_h1"].bubble)
+    head = (work.head.forward + work.head.backward) / 4
+    assert times["zb_h1"].bubble == pytest.approx(3 * (passes + head - 2 * weight))
+    backward = (passes + head) * (passes - forward) / passes
+    assert times["dualpipe"].bubble == pytest.approx(passes + head + backward - 3 * weight)

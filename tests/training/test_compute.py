@@ -308,11 +308,10 @@ def test_expert_parallel_seconds_by_hand() -> None:
     experts: dict[str, Any] = {"model": model("mixtral-8x7b"), "dp": 8, "ep": 8}
     assert _part("ep", **experts) == pytest.approx(2 * 32 * 4 * 0.5 * 7 / 8 * 2 * HIDDEN / NVLINK)
     gpu = replace(accelerator("H100"), nvlink_domain=4)
-    # Of two nodes of four ranks a token goes to the other one once, with either expert or both: 3/4 of the copies.
-    far = 2 * HIDDEN * 3 / 4 * 1 / 2 / NIC
-    near = 3 / 8 * 2 * HIDDEN / NVLINK
+    # Of two nodes of four ranks half of the copies go to the other one.
+    far, near = 1 / 2 * 2 * HIDDEN / NIC, 3 / 8 * 2 * HIDDEN / NVLINK
     halves = _part("ep", **experts, accelerator=gpu, gpus_per_node=4)
-    assert halves == pytest.approx(2 * 32 * 4 * 0.5 * max(near, far))
+    assert halves == pytest.approx(2 * 32 * 4 * 0.5 * (near**8 + far**8) ** (1 / 8))
 
 
 def test_context_parallel_seconds_by_hand() -> None:

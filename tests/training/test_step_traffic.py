@@ -10,6 +10,7 @@ from steps import pipeline_bytes, step
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
+from commsim.training.overlap import IDEAL
 from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import message_bytes, step_program
@@ -77,7 +78,7 @@ def test_compute_is_slower_beside_gradients_and_that_is_theirs() -> None:
             lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1),
             lambda *_: 1e-3,
             optimizer_s=[0.0],
-            plan=StepPlan(slowdown=slowdown),
+            plan=StepPlan(values={**IDEAL, "slowdown": slowdown}),
         ).run()
         for slowdown in (1.0, 1.1)
     }

@@ -152,7 +152,7 @@ def test_the_shipped_fit_is_as_good_as_recorded_on_a_part_of_the_rows() -> None:
     found = table_of(read_published(training_steps()))
     quick = found.take(np.flatnonzero(~np.isin(found.source, ["vtrain_single"])))
     now = per_group(quick, Removal().seconds(quick, shipped_values()))
-    before = recorded()["modes"]["loso"]
+    before = recorded()["engines"]["closed_form"]["loso"]
     for name in (n for n in bars() if n in now and n != "simumax"):
         assert now[name]["median"] <= before[name]["median"] + 2.0, name
 
@@ -215,8 +215,8 @@ def test_wrong_arguments_are_refused(arguments: list[str], message: str) -> None
 
 @pytest.mark.slow
 def test_medians_are_not_worse_than_recorded() -> None:
-    found = validate_training(training_steps())
-    assert compare_sources(recorded()["modes"]["loso"], document(found)["per_source"]) == []
+    found = validate_training(training_steps(), engine="closed_form")
+    assert compare_sources(recorded()["engines"]["closed_form"]["loso"], document(found)["per_source"]) == []
 
 
 def test_memory_figures_stand_beside_the_times(small: Path, tmp_path: Path) -> None:

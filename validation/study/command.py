@@ -104,21 +104,25 @@ def degraded(pairs: Path | None, output: Output) -> None:
     _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
 
 
-def training(steps: Path | None, memory: Path | None, mode: str, output: Output) -> None:
+def training(steps: Path | None, memory: Path | None, mode: str, engine: str, workers: int, output: Output) -> None:
     """Score published training steps (default: the project's), and memory figures where a table of them is named."""
     from study.pages import training_page
-    from study.training import MODES, document, training_steps, validate_training
+    from study.training import ENGINES, MODES, document, training_steps, validate_training
     from study.training_memory import memory_document, memory_of_steps, read_memory
     from study.training_record import compare_sources, recorded
     from study.training_report import summary, write_report
 
     _check_mode(mode, MODES, ", ".join(MODES))
+    if engine not in ENGINES:
+        raise ScenarioError(f"--engine: found {engine!r}, expected one of {', '.join(ENGINES)}")
+    if output.report and engine != ENGINES[0]:
+        raise ScenarioError("--report: the page holds both engines; leave --engine out")
     if output.report and steps is not None:
         raise ScenarioError("--report: the page is about the project's rows; leave --steps out")
     for path in output.files:
         check_writable(path)
     figures_of_memory = read_memory(memory) if memory is not None else []
-    validation = validate_training(steps or training_steps(), mode)
+    validation = validate_training(steps or training_steps(), mode, engine=engine, workers=workers, progress=_progress)
     figures = document(validation)
     if memory is not None:
         figures["memory"] = memory_document([*figures_of_memory, *memory_of_steps(validation.rows)])
@@ -128,7 +132,7 @@ def training(steps: Path | None, memory: Path | None, mode: str, output: Output)
         summary=lambda: summary(validation, figures),
         page=lambda: training_page(validation, figures),
         report=lambda: write_report(validation, _progress),
-        worse=lambda: compare_sources(recorded()["modes"][mode], figures["per_source"]),
+        worse=lambda: compare_sources(recorded()["engines"][engine][mode], figures["per_source"]),
     )
 
 

@@ -260,7 +260,8 @@ def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) ->
         title="Accuracy of predicted training steps",
         question="How far off are predictions of published training steps?",
         answer=(
-            f"{middle} median error over {len(counted):,} rows of {len(body)} sources, {MODES[validation.mode]}.",
+            f"{middle} median error of the {validation.engine.replace('_', ' ')} over {len(counted):,} rows of "
+            f"{len(body)} sources, {MODES[validation.mode]}.",
             f"{len(rows) - len(predicted):,} of {len(rows):,} rows say too little to be predicted.",
         ),
         sections=tuple(sections),

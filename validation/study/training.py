@@ -1,5 +1,5 @@
-"""The closed form of training steps against published rows: errors by row and source, without their source or with one
-of its rows; the null model beside them.
+"""Predicted training steps against published rows: errors by row and source, without their source or with one of its
+rows; simulated as `commsim run` does, or by the closed form that the planner ranks with; the null model beside them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from study.paths import VALIDATION
 from study.training_fit import Fit, training_part
 from study.training_null import null_seconds
 from study.training_rows import MeasuredRows, PublishedRow, apart, errors, group_of, read_published, table_of
+from study.training_simulated import Progress, simulated
 
 Float64 = npt.NDArray[np.float64]
 
 MODES = ("loso", "one-row")
+ENGINES = ("simulation", "closed_form")
 
 
 def training_steps() -> Path:
@@ -31,29 +33,55 @@ def training_steps() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class TrainingValidation:
-    """Rows of a file with their predictions: seconds per row of `table`, and why others have none."""
+    """Rows of a file with their predictions: seconds per row of `table`, and why others have none.
+
+    ``first``: of the engine, leaving the source out, whatever the mode; ``closed``: the closed form's likewise.
+    """
 
     rows: Sequence[PublishedRow]
     table: MeasuredRows
     mode: str
+    engine: str
     predicted: Float64
+    first: Float64
+    closed: Float64
     null: Float64
     fit: Fit
     used: frozenset[str] = frozenset()  # ids of rows that calibrated their source
 
 
-def validate_training(path: Path, mode: str = "loso", known: Path | None = None) -> TrainingValidation:
-    """Predict the rows of a file; everything fitted comes from the `known` rows of other sources."""
+def validate_training(
+    path: Path,
+    mode: str = "loso",
+    known: Path | None = None,
+    *,
+    engine: str = "simulation",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> TrainingValidation:
+    """Predict the rows of a file; everything fitted comes from the `known` rows of other sources.
+
+    The parameters are fitted with the closed form, whichever engine predicts. A row whose machine the simulation does
+    not know (`machine_of`) is predicted in closed form.
+    """
     rows = read_published(path)
     carried = rows if known is not None and known == path else read_published(known or training_steps())
     table = table_of(rows)
     whole = table_of(carried)
     fit = Fit(training_part(whole))
-    predicted = fit.seconds(table)
-    used: frozenset[str] = frozenset()
-    if mode == "one-row":
-        predicted, used = with_one_row(table, predicted)
-    return TrainingValidation(rows, table, mode, predicted, null_seconds(table, fit.train), fit, used)
+    closed = fit.seconds(table)
+    first = _simulated(table, fit, closed, workers, progress) if engine == "simulation" else closed
+    predicted, used = with_one_row(table, first) if mode == "one-row" else (first, frozenset[str]())
+    null = null_seconds(table, fit.train)
+    return TrainingValidation(rows, table, mode, engine, predicted, first, closed, null, fit, used)
+
+
+def _simulated(table: MeasuredRows, fit: Fit, closed: Float64, workers: int, progress: Progress | None) -> Float64:
+    """Seconds of every row simulated, each with the values that its source did not move."""
+    of_source = {name: fit.without([name]) for name in sorted(set(table.source))}
+    steps = [row.step for row in table.rows if row.step is not None]
+    seconds = simulated(steps, [of_source[row.source.name] for row in table.rows], workers, progress)
+    return np.where(np.isnan(seconds), closed, seconds)
 
 
 def one_row_scale(predicted_s: float, measured_s: float) -> float:

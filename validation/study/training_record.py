@@ -28,7 +28,7 @@ def bars() -> dict[str, dict[str, Any]]:
 
 
 def recorded() -> dict[str, Any]:
-    """The recorded figures: by mode ``per_source``, and the ablation."""
+    """The recorded figures: by engine and mode ``per_source``, and the ablation."""
     return record.recorded(record_path())
 
 

@@ -92,7 +92,14 @@ class PublishedReader(RowReader):
             overlap_pp="pp" in source.overlap,
             imbalance=source.imbalance if moe else 1.0,
             expert_tp=step.tp if cut else 1,
+            expert_dispatch=self._dispatch(step),
         )
+
+    def _dispatch(self, step: Step) -> str:
+        """What sends tokens to their experts: named in the notes, or by the rule of the source."""
+        if self.named("DeepEP"):
+            return "deepep"
+        return (step.accelerator.rack > 1 and self.source.dispatch_in_racks) or self.source.dispatch
 
     def _chunks(self, step: Step) -> int:
         """Model chunks of a stage: printed, or by the rule of the source."""
