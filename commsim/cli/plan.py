@@ -76,6 +76,8 @@ def plan(
                 ranked_choices(spec, shortlist(spec, seen, answer), answer)
     ranked_in = ranked_in or time.process_time() - begun
     best = answer.best
+    if best.step.model.caveat:
+        say(f"warning: {best.step.model.caveat}", err=True)
     folder = (out or Path("out") / slug(question.name, "plan")) if files else None
     scenario = _scenario(best, spec, question.name, folder) if folder else ""
     planned = Planned(question.name, answer, scenario, ranked_in, neighbours(spec, best), sensitivity(best))

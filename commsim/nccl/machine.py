@@ -19,6 +19,7 @@ from commsim.errors import TopologyError
 from commsim.nccl.environment import PATHS, THROUGH_HOST, path_level, whole
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import peer_level
+from commsim.nccl.pools import MESHES, described_rate
 from commsim.nccl.protocols import Protocol
 from commsim.nccl.system import Graph, System
 from commsim.nccl.version import Version
@@ -65,9 +66,6 @@ COPY = "copy by the host"
 
 
 NIC, FABRIC = LINK_NAMES[LinkKind.NETWORK], LINK_NAMES[LinkKind.FABRIC]
-
-MESHES = ("torus", "dragonfly")
-"""Kinds of fabric whose routers are joined to each other, not by spines above them."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +212,11 @@ def _narrowest(topology: Topology) -> dict[str, float]:
     """Bytes/s of the narrowest link of each kind on the ways from the GPUs of a node to those of the next."""
     ranks = np.arange(topology.ranks_per_node)
     narrowest: dict[str, float] = {}
-    for link in np.unique(topology.routes(ranks, ranks + topology.ranks_per_node).link):
-        kind = LinkKind(topology.link_kind[link])
-        if kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
-            name = LINK_NAMES[kind]
-            narrowest[name] = min(narrowest.get(name, float("inf")), float(topology.link_bandwidth[link]))
+    links = np.unique(topology.routes(ranks, ranks + topology.ranks_per_node).link)
+    for kind in (LinkKind.PCIE, LinkKind.NETWORK, LinkKind.FABRIC):
+        of_kind = links[topology.link_kind[links] == kind]
+        if of_kind.size:
+            narrowest[LINK_NAMES[kind]] = float(described_rate(topology, of_kind).min())
     return narrowest
 
 

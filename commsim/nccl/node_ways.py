@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.nccl.communicator import Comm
-from commsim.nccl.machine import MESHES
+from commsim.nccl.pools import MESHES
 from commsim.nccl.system import Graph
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64

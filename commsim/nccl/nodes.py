@@ -12,10 +12,11 @@ import numpy as np
 
 from commsim.nccl.communicator import Comm
 from commsim.nccl.graph import discover, joined, of_kind, own_nics
-from commsim.nccl.machine import FABRIC, MESHES, NIC, Machine, far_nics, fed_nics, node_rate, survey, within_reach
+from commsim.nccl.machine import FABRIC, NIC, Machine, far_nics, fed_nics, node_rate, survey, within_reach
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.node_ways import ROUNDING, NodeWays, inside_s
 from commsim.nccl.parameters import Parameters, load_parameters, network_of
+from commsim.nccl.pools import MESHES, described_rate
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
 from commsim.nccl.version import Version
@@ -263,7 +264,7 @@ def _own_nics(
 
 
 def _fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int], ...]:
-    """The narrowest link between switches on the way from the first node to the second, as in `Machine.nic_path`.
+    """The narrowest level between switches on the way from the first node to the second, as in `Machine.nic_path`.
 
     Its rate is the one described: what a fault leaves of it has its place in `NodeWays`.
     """
@@ -272,8 +273,7 @@ def _fabric_entry(comm: Comm, machine: Machine) -> tuple[tuple[str, float, int],
     t = comm.topology
     way = t.route(*(int(t.node_first_rank[node]) for node in comm.nodes[:2]))
     fabric = way[t.link_kind[way] == LinkKind.FABRIC]
-    described = t.link_bandwidth[fabric] / (1.0 if t.link_share is None else t.link_share[fabric])
-    return ((FABRIC, float(described.min()), machine.nics),) if fabric.size else ()
+    return ((FABRIC, float(described_rate(t, fabric).min()), machine.nics),) if fabric.size else ()
 
 
 def _under_a_leaf(comm: Comm) -> tuple[int, float]:

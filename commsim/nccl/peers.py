@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import cycle, islice
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
 
 from commsim.collectives.semantics import ROOTED
-from commsim.nccl.machine import FABRIC, MESHES, nic_efficiency
+from commsim.nccl.machine import FABRIC, nic_efficiency
 from commsim.nccl.node_ways import Edges
 from commsim.nccl.nodes import Nodes, narrower
 from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time
 from commsim.nccl.parameters import Parameters
+from commsim.nccl.pools import MESHES, spread
 from commsim.nccl.system import Graph
 from commsim.nccl.version import Version
 from commsim.topology.kinds import Float64, LinkKind
@@ -25,22 +28,14 @@ from commsim.topology.kinds import Float64, LinkKind
 _MOST_PAIRS = 1 << 16
 """Pairs of nodes up to which an all_to_all goes over the ways of each; beyond, it lies on their ports alone."""
 
+_MOST_TURNS = 4
+"""Rounds over the NICs of the node that has most; beyond, nodes of fewer NICs load some of theirs once more."""
+
 
 def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None, list[Graph], Float64]:
     """The pairs of nodes between which ranks send (None: too many), by which NICs, and the bytes of each pair."""
     counts, n = nodes.comm.counts, nodes.comm.ranks
-    own = [
-        Graph(
-            max(1, kind.machine.nics if nics is None else len(nics)),
-            0.0,
-            0.0,
-            "RING",
-            "",
-            "",
-            nics=() if nics is None else tuple((nic, nic) for nic in nics),
-        )
-        for kind, nics in zip(nodes.kinds, nodes.ways.own_nics, strict=True)
-    ]
+    own = _all_nics(nodes)
     if collective in ROOTED:
         others = np.arange(1, nodes.count)
         ends = np.zeros(others.size, np.int64), others
@@ -50,6 +45,21 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
         return None, own, np.asarray(nbytes / n * counts * (n - counts), np.float64)
     src, dst = np.nonzero(~np.eye(nodes.count, dtype=bool))
     return Edges(src, dst, None), own, np.asarray(nbytes / n * counts[src] * counts[dst], np.float64)
+
+
+def _all_nics(nodes: Nodes) -> list[Graph]:
+    """Of each kind of node a graph of as many channels as it takes to load all its NICs alike, the same for all kinds.
+
+    That is a multiple of the NICs of each kind, unless it is more than `_MOST_TURNS` times the most of them.
+    """
+    taken = nodes.ways.own_nics
+    counts = [max(1, k.machine.nics if nics is None else len(nics)) for k, nics in zip(nodes.kinds, taken, strict=True)]
+    most, every = max(counts), lcm(*counts)
+    channels = every if every <= _MOST_TURNS * most else most
+    return [
+        Graph(channels, 0.0, 0.0, "RING", "", "", nics=tuple((n, n) for n in islice(cycle(nics or ()), channels)))
+        for nics in taken
+    ]
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ def busiest_way(nodes: Nodes, collective: str) -> Way:
 
     A mesh of routers has its cut instead (`Machine.cut`).
     """
-    from commsim.nccl.streams import spread, stream_ways
+    from commsim.nccl.streams import stream_ways
 
     t = nodes.comm.topology
     left = np.ones(t.link_bandwidth.size) if t.link_share is None else t.link_share

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from commsim.nccl.communicator import Comm
-from commsim.nccl.machine import MESHES
+from commsim.nccl.pools import MESHES, PINNED, pools
 from commsim.nccl.system import Graph
 from commsim.topology.fabric_routes import UNREACHABLE
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
+
+__all__ = ["PINNED", "StreamWays", "Streams", "stream_ways", "streams"]
 
 _PAIRED = 2
 """`Graph.cross_nic` of rings that leave a node by another NIC than they enter it, in pairs of channels."""
@@ -122,44 +123,11 @@ def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64, nominal: 
         return np.asarray(t.link_bandwidth[at] * own[:, None] / (np.maximum(load[at], 1e-9) * nominal[:, None]))
     if t.kind in MESHES:
         return np.asarray(left[at])
-    links, pool, described = _pools(t)
+    links, pool, described = pools(t)
     carried = np.bincount(pool, load[links], described.size)
     rate = np.full(load.size, np.inf)
     rate[links] = (described / np.maximum(carried, 1e-9))[pool] * left[links]
     return np.asarray(rate[at] * own[:, None] / nominal[:, None])
-
-
-PINNED = ("ecmp", "static")
-"""Routings that keep a stream on one of several equal ways, whatever else goes there."""
-
-
-@lru_cache(maxsize=1)
-def _pools(t: Topology) -> tuple[Int64, Int64, Float64]:
-    """The links between switches of a tree, the pool of each, and the bytes/s that a pool has as described.
-
-    A pool is what joins a switch and the level above, in one direction.
-    """
-    links = np.flatnonzero((t.link_kind == LinkKind.FABRIC) & t.works)
-    level = np.where(t.link_dst[links] > t.link_src[links], t.link_src[links], t.link_dst[links])
-    up = t.link_dst[links] > t.link_src[links]
-    pools, pool = np.unique(level.astype(np.int64) * 2 + up, return_inverse=True)
-    left = np.ones(links.size) if t.link_share is None else t.link_share[links]
-    described = np.bincount(pool, t.link_bandwidth[links] / left, pools.size).astype(np.float64)
-    return links, np.asarray(pool.reshape(-1), np.int64), described
-
-
-def spread(t: Topology, load: Float64) -> Float64:
-    """What lies on each link where streams that may go by several equal ways share them evenly, (links,)."""
-    if t.nodes < 2 or t.routing in PINNED or t.kind in MESHES:
-        return load
-    links, pool, described = _pools(t)
-    if not links.size:
-        return load
-    out, carried = load.copy(), np.bincount(pool, load[links], described.size)
-    left = np.ones(links.size) if t.link_share is None else t.link_share[links]
-    # A switch below which there is no NIC has links without a rate, which carry nothing.
-    out[links] = carried[pool] * (t.link_bandwidth[links] / left) / np.maximum(described, 1e-9)[pool]
-    return out
 
 
 def _nics(comm: Comm, graphs: Sequence[Graph], channels: int) -> tuple[Int64, Int64]:

@@ -15,9 +15,10 @@ from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.node_ways import Edges
 from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.peers import peer_edges
+from commsim.nccl.pools import spread
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import PROTOCOLS
-from commsim.nccl.streams import spread, stream_ways
+from commsim.nccl.streams import stream_ways
 from commsim.nccl.system import Graph
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from commsim.nccl.environment import POINT_TO_POINT
-from commsim.nccl.machine import MESHES
+from commsim.nccl.pools import MESHES
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.scenario.item import Row

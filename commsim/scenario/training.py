@@ -28,7 +28,7 @@ from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.traffic import refuse_sharded_gradients
-from commsim.units import format_bytes
+from commsim.units import GIGA, format_bytes
 
 
 def is_processor_file(accelerator: str | None) -> bool:
@@ -145,6 +145,13 @@ class TrainingSpec(Strict):
         default=None, gt=0, description="tokens of an expert beyond it are dropped; left out: none are"
     )
     imbalance: float = Field(default=1.0, ge=1.0, description="tokens of the busiest expert rank over the mean")
+    expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
+        default="nccl",
+        description=(
+            "what sends tokens to their experts and back: NCCL's all_to_all, or the kernels of DeepEP (normal, low "
+            "latency), HybridEP or multi-node NVLink"
+        ),
+    )
     slowdown: float | None = Field(
         default=None,
         ge=1.0,
@@ -299,8 +306,8 @@ def precision_of(spec: TrainingSpec) -> Precision:
 _ALIKE = (
     "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_tp",
-    "overlap_pp", "imbalance", "recompute_modules", "fp8_activations", "loss_chunks", "fused_loss",
-    "optimizer_in_backward",
+    "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules", "fp8_activations",
+    "loss_chunks", "fused_loss", "optimizer_in_backward",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
 
@@ -326,8 +333,14 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         shard_ranks=spec.shard_ranks or 0,
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
         gpus_per_node=topology.ranks_per_node,
+        nic_bytes_per_s=_nic_share(topology) or GIGA,
         **{name: getattr(spec, name) for name in _ALIKE},
     )
+
+
+def _nic_share(topology: Topology) -> float:
+    """Bytes per second of NICs that a GPU has if all of its node use them."""
+    return topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
 
 
 def _accelerator(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Accelerator:

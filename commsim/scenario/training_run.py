@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import CommsimError
@@ -55,15 +54,14 @@ def run_training(
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = program.run()
     tune = finetune_of(spec, step)
-    nic = topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
     pcie = _host_rate(topology)
-    rated = replace(step, nic_bytes_per_s=nic or step.nic_bytes_per_s)  # the closed form's, for what a change costs
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(rated, tune, offload, pcie))
+        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(step, tune, offload, pcie))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(rated, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
+        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
     warnings = list(comm.warnings)
+    warnings += [step.model.caveat] if step.model.caveat else []
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(
@@ -85,7 +83,8 @@ def run_training(
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
         notes=(
-            *_notes(step, plan, tune, spec.framework),
+            *_notes(step, plan, tune, _faulty(topology)),
+            *_copies(step, plan, tune, spec.framework),
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
         ),
     )
@@ -105,11 +104,19 @@ def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
 
 
-def _notes(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framework) -> Iterator[str]:
+def _copies(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framework) -> Iterator[str]:
     if plan.offload is not None and plan.offload.activations:
         each = copied_bytes(step, plan, framework, tune)
         seconds = format_time(each / plan.pcie_bytes_per_s)
         yield f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way"
+
+
+def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> Iterator[str]:
+    if step.expert_dispatch != "nccl":
+        if step.ep == 1:
+            yield f"expert_dispatch: {step.expert_dispatch} has no effect: no expert is on another GPU (ep = 1)"
+        elif faulty:
+            yield f"{step.expert_dispatch} is timed on healthy links: topology.faults do not slow its exchanges"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -123,11 +130,15 @@ def _cost_of_faults(
     scenario: Setting, topology: Topology, spec: TrainingSpec, step_s: float, latency: float
 ) -> Iterator[str]:  # fmt: skip
     """What the machine's faults cost, where NCCL feels them: against the same step without them."""
-    if scenario.library.name != "nccl" or (topology.link_share is None and topology.node_gdr is None):
+    if scenario.library.name != "nccl" or not _faulty(topology):
         return
     sound = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
     without = training_program(scenario, sound, spec, comm_times(scenario, sound, latency)).run().step_s
     yield f"without topology.faults the step takes {without:.4g} s: with them {100 * (step_s / without - 1):+.1f} %"
+
+
+def _faulty(topology: Topology) -> bool:
+    return topology.link_share is not None or topology.node_gdr is not None
 
 
 def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, comm: GroupCalls) -> StepProgram:
@@ -137,7 +148,6 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     offload, tune = offload_of(spec, topology), finetune_of(spec, step)
     plan = StepPlan(
         layers=spec.stage_layers,
-        context=spec.context_parallel,
         capacity_factor=spec.capacity_factor,
         bucket_bytes=spec.bucket_size,
         trainable=tune.trainable if tune is not None else 0.0,
@@ -174,7 +184,7 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
         parts = parts_of(scenario.topology, scenario.base_dir, topology)
         parameters = gloo_parameters(scenario)[0].scaled(latency)
         calls: GroupCalls = GlooGroups(topology, parts, parameters, one_host=library.one_host)
-        if topology.link_share is not None or topology.node_gdr is not None:
+        if _faulty(topology):
             calls.warnings.append(
                 "topology.faults have no effect here: gloo's collectives are timed by the shape of their groups on a "
                 "healthy machine; a collective or jobs of the same groups say what a fault costs"

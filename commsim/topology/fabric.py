@@ -161,6 +161,21 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
     return replace(fabric, spines=1, cores=1) if routing == "spray" else fabric
 
 
+def of_fewer_nics(spec: FabricSpec, nics: int, full: int, name: str) -> FabricSpec:
+    """A description stated for nodes of `full` NICs, for nodes of which so many are used: uplinks go with the NICs.
+
+    A leaf keeps as many spines for each NIC below it, at least one. Else the uplinks of a few NICs would be slices of a
+    cable, and a path over one of them slower than any real one.
+    """
+    kind = spec.kind or "single_switch"
+    if spec.spines is None or nics >= full or kind not in _TREES:
+        return spec
+    below, stated = (-(-count // _lanes(spec, kind, count, name)[0]) for count in (nics, full))
+    spines = max(1, spec.spines * max(below, 1) // stated)
+    cores = None if spec.cores is None else max(1, spec.cores // spec.spines) * spines
+    return spec.model_copy(update={"spines": spines, "cores": cores})
+
+
 def applicable(spec: FabricSpec, kind: str) -> FabricSpec:
     """A description without the fields that a fabric of this kind does not have."""
     fields = {k: v for k, v in spec if k in spec.model_fields_set and kind in _APPLIES.get(k, {kind})}

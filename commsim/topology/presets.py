@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from commsim.document import Document, read_documents, validate
 from commsim.errors import Fault, TopologyError
 from commsim.files import data_root
-from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of
+from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of, of_fewer_nics
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology
 from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
@@ -77,7 +77,8 @@ def load_topology(spec: TopologySpec, base_dir: Path, *, joined: bool = True) ->
         topology = _of_groups(spec, spec.groups, base_dir, name)
     else:
         described, machine = _described(spec, base_dir)
-        topology = _joined(described, [_part(machine, spec, described)], machine.fabric, spec)
+        part = _part(machine, spec, described)
+        topology = _joined(described, [part], _fabric_of(machine, part, spec.fabric, described), spec)
     faults = [*((file and file.faults) or ()), *(spec.faults or ())]
     if not faults:
         return topology
@@ -240,6 +241,13 @@ def _joined(name: str, parts: Sequence[NodePart], described: FabricSpec | None, 
     return freeze(name, parts, fabric)
 
 
+def _fabric_of(machine: MachineSpec, part: NodePart, stated: FabricSpec | None, name: str) -> FabricSpec | None:
+    """The fabric of a machine for the NICs that are used of its nodes; spines that a scenario has `stated` stay."""
+    if machine.fabric is None or machine.node is None or (stated is not None and stated.spines is not None):
+        return machine.fabric
+    return of_fewer_nics(machine.fabric, len(part.nics), full_nics(machine.node), name)
+
+
 def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, title: str | None) -> Topology:
     """Nodes of several descriptions in one fabric: that of the first group, with what is stated beside `groups`."""
     parts, names, first = list[NodePart](), list[str](), None
@@ -247,7 +255,7 @@ def _of_groups(spec: TopologySpec, groups: list[GroupSpec], base_dir: Path, titl
         name, machine = _described(group, base_dir)
         names.append(name)
         parts.append(_part(machine, group, f"groups.{i} ({name})"))
-        first = machine.fabric if i == 0 else first
+        first = _fabric_of(machine, parts[0], None, name) if i == 0 else first
     fabric = _merged(first, spec.fabric) if first and spec.fabric else spec.fabric or first
     return _joined(title or "+".join(dict.fromkeys(names))[:64], parts, fabric, spec)
 

@@ -5,6 +5,7 @@ Defaults are those of the `transformers` configuration classes (v4.57) of each m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ class _Family:
     norm: str = "rmsnorm"
     positions: str = "computed"
     kind: str = "decoder"
+    shared_experts: int = 0
 
 
 _GPT2 = _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned")
@@ -51,6 +53,8 @@ _FAMILIES = {
     "gemma3_text": _Family(tied=True),
     "cohere": _Family(tied=True, norm="layernorm"),
     "gpt_oss": _Family(bias="all"),
+    "glm4_moe": _Family(bias="qkv"),
+    "llama4_text": _Family(shared_experts=1),
 } | dict.fromkeys(
     (
         "llama",
@@ -60,6 +64,8 @@ _FAMILIES = {
         "qwen3_moe",
         "deepseek_v2",
         "deepseek_v3",
+        "deepseek_v32",
+        "minimax_m2",
         "kimi_k2",
         "olmo2",
         "phi3",
@@ -74,13 +80,14 @@ _NAMES = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "dense_ffn": ("intermediate_size_mlp",),
     "ffn_hidden": ("intermediate_size", "n_inner", "ffn_dim"),
     "head_dim": ("head_dim",),
     "vocab": ("vocab_size",),
     "seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
     "top_k": ("num_experts_per_tok", "experts_per_token"),
-    "expert_ffn": ("moe_intermediate_size",),
+    "expert_ffn": ("moe_intermediate_size", "intermediate_size"),
     "shared_experts": ("n_shared_experts",),
     "shared_ffn": ("shared_expert_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
@@ -90,7 +97,12 @@ _NAMES = {
     "qk_rope_head_dim": ("qk_rope_head_dim",),
     "v_head_dim": ("v_head_dim",),
     "window": ("sliding_window",),
+    "chosen_tokens": ("index_topk",),
+    "chunk": ("attention_chunk_size",),
+    "moe_step": ("interleave_moe_layer_step",),
 }
+
+_LANGUAGE = "text_config"
 
 _MOST = 2**31
 
@@ -113,8 +125,15 @@ class _FieldReader:
 
     def __init__(self, document: Document, path: Path) -> None:
         self.document, self.path = document, path
-        self.keys: dict[str, Any] = document.data
+        # Models that also see have the fields of their language model in a mapping of their own.
+        nested = document.data.get(_LANGUAGE)
+        self.at = (_LANGUAGE,) if isinstance(nested, dict) else ()
+        self.keys: dict[str, Any] = nested if isinstance(nested, dict) else document.data
         self.faults: list[Fault] = []
+
+    def fault(self, key: str, text: str) -> None:
+        """Notes what is wrong with the value of a key."""
+        self.faults.append(self.document.fault((*self.at, key), text))
 
     def number(self, field: str, default: int | None = None) -> int:
         """A whole number under any of the field's names; where it is missing or null, the default or a fault."""
@@ -123,12 +142,12 @@ class _FieldReader:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
-                self.faults.append(self.document.fault((key,), f"found {value!r:.60}, expected a whole number"))
+                self.fault(key, f"found {value!r:.60}, expected a whole number")
                 return 1
             return value
         if default is None:
             names = " or ".join(repr(n) for n in _NAMES[field])
-            self.faults.append(self.document.fault((), f"found no key {names}, expected it with a whole number"))
+            self.faults.append(self.document.fault(self.at, f"found no key {names}, expected it with a whole number"))
             return 1
         return default
 
@@ -138,14 +157,12 @@ class _FieldReader:
         family = _FAMILIES.get(kind) if isinstance(kind, str) else None
         if family is None:
             known = ", ".join(sorted(_FAMILIES))
-            self.faults.append(self.document.fault(("model_type",), f"found {kind!r:.60}, expected one of {known}"))
+            self.fault("model_type", f"found {kind!r:.60}, expected one of {known}")
             family = _LLAMA
         hidden, heads = self.number("hidden"), self.number("heads")
         tied = self.keys.get("tie_word_embeddings", family.tied)
         if not isinstance(tied, bool):
-            self.faults.append(
-                self.document.fault(("tie_word_embeddings",), f"found {tied!r:.60}, expected true or false")
-            )
+            self.fault("tie_word_embeddings", f"found {tied!r:.60}, expected true or false")
         single = (
             kind == "falcon" and self.keys.get("multi_query", True) and not self.keys.get("new_decoder_architecture")
         )
@@ -154,15 +171,17 @@ class _FieldReader:
         fields = {
             "layers": self.number("layers"),
             "hidden": hidden,
-            "ffn_hidden": self.number("ffn_hidden", 4 * hidden if not family.gated else None),
+            "ffn_hidden": self.number("dense_ffn", 0)
+            or self.number("ffn_hidden", 4 * hidden if not family.gated else None),
             "heads": heads,
             "kv_heads": self.number("kv_heads", 1 if single else heads),
             "head_dim": mla.v_head_dim if mla else self.number("head_dim", max(hidden // max(heads, 1), 1)),
             "vocab": self.number("vocab"),
             "seq_len": self.number("seq_len", 2048),
         }
-        moe = self._moe(fields["ffn_hidden"])
+        moe = self._moe(fields["ffn_hidden"], fields["layers"], family)
         window = self.number("window", 0) if kind == "gpt_oss" else 0
+        left_out = "; ".join(self._left_out(kind, fields["seq_len"]))
         if self.faults:
             raise_faults(self.faults, ScenarioError)
         try:
@@ -178,24 +197,39 @@ class _FieldReader:
                 moe=moe,
                 mla=mla,
                 window=window,
+                left_out=left_out,
                 source=str(self.path),
             )
         except ScenarioError as exc:
             raise_faults([self.document.fault((), str(exc))], ScenarioError)
 
-    def _moe(self, ffn_hidden: int) -> Moe | None:
+    def _left_out(self, kind: Any, seq_len: int) -> Iterator[str]:
+        """What of the architecture a Model cannot hold."""
+        window, chosen, chunk = (self.number(name, 0) for name in ("window", "chosen_tokens", "chunk"))
+        if kind != "gpt_oss" and 0 < window < seq_len and self.keys.get("use_sliding_window", True):
+            yield f"the windows of {window:,} tokens to which layers attend: attention counts as that to all tokens"
+        if chosen:
+            yield f"the choice of {chosen:,} tokens to attend to: attention counts as that to all tokens"
+        if 0 < chunk < seq_len:
+            yield f"the chunks of {chunk:,} tokens to which layers attend: up to so many they are the same"
+        if self.number("moe_step", 1) > 1:
+            yield "that layers with and without experts alternate: the first are taken to have none"
+        if self.at:
+            yield "what is no language model"
+
+    def _moe(self, ffn_hidden: int, layers: int, family: _Family) -> Moe | None:
         experts = self.number("experts", 0)
         if not experts:
             return None
         expert_ffn = self.number("expert_ffn", ffn_hidden)
-        shared = self.number("shared_experts", 0)
+        shared = self.number("shared_experts", family.shared_experts)
         return Moe(
             experts,
             self.number("top_k"),
             expert_ffn,
             shared,
             self.number("shared_ffn", shared * expert_ffn),
-            self.number("dense_layers", 0),
+            self.number("dense_layers", layers - layers // max(1, self.number("moe_step", 1))),
         )
 
     def _mla(self) -> Mla | None:

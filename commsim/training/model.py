@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from commsim.document import read_documents
 from commsim.errors import ScenarioError
+from commsim.training.names import beyond, model_key, size_key
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Model:
     mla: Mla | None = None
     window: int = 0  # sliding-window attention of every second layer, 0 where there is none
     published: float | None = None  # billions of parameters, as the source prints them
+    left_out: str = ""  # what of the architecture these fields do not hold, so that times do not either
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -81,6 +82,11 @@ class Model:
         for name, expected in _CHOICES.items():
             if getattr(self, name) not in expected:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(expected)}"
+
+    @property
+    def caveat(self) -> str:
+        """What of the architecture no time and no memory holds, as a sentence; empty where nothing is left out."""
+        return f"{self.name} without {self.left_out}" if self.left_out else ""
 
     @property
     def causal(self) -> bool:
@@ -247,23 +253,26 @@ def model_names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
-def _key(name: str) -> str:
-    return re.sub(r"[\s_\-]+", "", name.lower())
-
-
 @lru_cache(maxsize=1)
 def _by_key() -> dict[str, str]:
-    """Preset by name or alias without case, spaces, hyphens and underscores."""
-    names = {_key(n): n for n in _entries()}
-    return {_key(a): n for n, e in _entries().items() for a in e.get("aliases", ())} | names
+    """Preset by the key of its name or of an alias, or of its size alone."""
+    aliases = {model_key(a): n for n, e in _entries().items() for a in e.get("aliases", ())}
+    return {size_key(n): n for n in _entries()} | aliases | {model_key(n): n for n in _entries()}
 
 
 @lru_cache(maxsize=256)
 def model(name: str) -> Model:
-    """The preset of a name; ``LLAMA3_70B`` is ``llama3-70b``. ScenarioError with the nearest names where unknown."""
-    preset = _by_key().get(_key(name))
+    """The preset of a name as people write it; ScenarioError with the nearest names where it is unknown.
+
+    >>> model("Llama-3 70B").name, model("Qwen3 MoE 30B").name
+    ('llama3-70b', 'qwen3-30b-a3b')
+    """
+    key = model_key(name)
+    preset = _by_key().get(key)
     if preset is None:
-        near = difflib.get_close_matches(_key(name), list(_by_key()), n=3, cutoff=0.5)
+        if why := beyond(key):
+            raise ScenarioError(f"found the model {name!r}, which cannot be described: {why}, not modelled here")
+        near = difflib.get_close_matches(key, list(_by_key()), n=3, cutoff=0.5)
         hint = " or ".join(dict.fromkeys(_by_key()[k] for k in near)) or ", ".join(list(_entries())[:6]) + " ..."
         raise ScenarioError(f"found the model {name!r}, expected a preset such as {hint}, or a config.json")
     return build_model(preset, _entries()[preset])

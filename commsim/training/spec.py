@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,9 @@ STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
 KERNELS = ("vendor", "open")
+
+CONTEXT = ("ring", "all_gather", "ulysses")
+"""Ring attention (Liu et al. 2023); keys and values gathered first (Llama 3, section 3.3.2); DeepSpeed Ulysses."""
 
 DISPATCHERS = ("nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink")
 """NCCL's all_to_all; DeepEP's normal and low-latency kernels; HybridEP; kernels over multi-node NVLink."""
@@ -83,6 +86,7 @@ class Step:
     loss_chunks: int = 1  # pieces of a micro-batch whose loss is computed one after the other
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
+    context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -187,6 +191,7 @@ CHOICES = {
     "stack": STACKS,
     "attention_kernel": KERNELS,
     "expert_dispatch": DISPATCHERS,
+    "context_parallel": CONTEXT,
     "optimizer": tuple(OPTIMIZER_BYTES),
 }
 
@@ -196,7 +201,6 @@ class StepPlan:
     """Choices of the software that runs a step, and what disturbs it: what a `Step` does not fix."""
 
     layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
-    context: Literal["ring", "all_gather", "ulysses"] = "ring"
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
     trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed

@@ -12,7 +12,7 @@ import numpy as np
 from commsim.errors import ScenarioError
 from commsim.training.columns import Number, where
 from commsim.training.model import Model
-from commsim.training.spec import Step
+from commsim.training.spec import Step, Steps
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
     )
 
 
-def shares_of_ends(step: Step) -> list[Share]:
+def shares_of_ends(step: Steps) -> list[Share]:
     """The shares of the first stage, the second and the last, for a table of steps as well."""
     models, of = ((step.model,), 0) if isinstance(step.model, Model) else step.model.distinct
     cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages))

@@ -129,9 +129,9 @@ def _layer(p: Passes, step: Steps, v: Values, experts: float) -> _Layer:
     compute = p.forward + p.backward + recompute_seconds(p, step)
     tp = _tensor_parallel(step, v)
     tp = where(step.overlap_tp, added(tp, compute, v["exposed_tp"], v["slowdown"]), tp)
-    ring = _context_parallel(step, v)
+    cp = _context_parallel(step, v)
     core = p.attention * (1.0 + FUSED_BACKWARD_FLOPS)
-    cp = added(ring, core, v["exposed_cp"], v["slowdown"])
+    cp = where(step.context_parallel == "ring", added(cp, core, v["exposed_cp"], v["slowdown"]), cp)
     return _Layer(compute, tp, experts * _expert_parallel(step, v, compute), cp)
 
 
@@ -220,9 +220,12 @@ def expert_slowdown(step: Steps, v: Values) -> Number:
 
 
 def _context_parallel(step: Steps, v: Values) -> Number:
-    """Rings of keys and values forward, of them and their gradients backward."""
-    kv = step.rank_tokens * 2.0 * step.model.kv_width / step.tp * 2.0
-    return ring_seconds(kv * step.cp, step.cp, step.tp, step, v) * 3.0
+    """Keys and values forward, they and their gradients backward, round a ring or gathered; Ulysses exchanges queries
+    and results as well, there and back."""
+    each = step.rank_tokens / step.tp * 2.0
+    kv, q = each * 2.0 * step.model.kv_width, each * step.model.q_width
+    heads = 2.0 * ring_seconds(2.0 * q + kv, step.cp, step.tp, step, v)
+    return where(step.context_parallel == "ulysses", heads, 3.0 * ring_seconds(kv * step.cp, step.cp, step.tp, step, v))
 
 
 # -- between stages, seconds of a step ---------------------------------

@@ -152,7 +152,7 @@ def vocabulary_parallel(
 
 
 def context_parallel(
-    kind: Literal["ring", "all_gather", "ulysses"],
+    kind: str,
     passes: float,
     q_bytes: float,
     kv_bytes: float,

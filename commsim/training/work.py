@@ -125,7 +125,7 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     calls = traffic.tensor_parallel(chunk.layers, hidden, tp, sequence_parallel=step.sequence_parallel, recompute=again)
     calls += traffic.vocabulary_parallel(hidden, tokens, tp, embeds=chunk.embeds, outputs=chunk.outputs)
     q_bytes, kv_bytes = (tokens * elements / tp * width for elements in (model.q_width, 2 * model.kv_width))
-    calls += traffic.context_parallel(plan.context, chunk.layers, q_bytes, kv_bytes, step.cp, recompute=again)
+    calls += traffic.context_parallel(step.context_parallel, chunk.layers, q_bytes, kv_bytes, step.cp, recompute=again)
     moe = chunk.moe_layers(model)
     if not moe:
         return calls

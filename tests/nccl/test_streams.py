@@ -9,7 +9,8 @@ import pytest
 from machines import machine, small
 
 from commsim.nccl.communicator import communicator
-from commsim.nccl.streams import _nics, spread, stream_ways, streams
+from commsim.nccl.pools import spread
+from commsim.nccl.streams import _nics, stream_ways, streams
 from commsim.nccl.system import Graph
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, LinkKind

@@ -8,8 +8,10 @@ import pytest
 from machines import assert_alike_both_ways, assert_sound, machine, path, small, switches
 
 from commsim.errors import TopologyError
+from commsim.topology.fabric import of_fewer_nics
 from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.presets import load_preset
+from commsim.topology.spec import FabricSpec
 
 
 def switch_names(topology: Topology) -> list[str]:
@@ -118,6 +120,23 @@ def test_racks_have_four_rails() -> None:
     fabric = topology.link_bandwidth[topology.link_kind == LinkKind.FABRIC]
     assert fabric == pytest.approx(np.full(2 * 8 * 18, 50e9))  # one uplink for each of 18 NICs
     assert topology.bisection_bandwidth() == pytest.approx(72 * 48e9)
+
+
+@pytest.mark.parametrize(("gpus", "spines"), [(72, 18), (64, 16), (18, 5), (6, 2), (4, 1), (1, 1)])
+def test_part_of_a_rack_has_as_many_spines_for_each_nic(gpus: int, spines: int) -> None:
+    topology = load_preset("gb200-nvl72-ndr", nodes=2, gpus_per_node=gpus)
+    assert level(topology, "spine") == spines
+    assert topology.bisection_bandwidth() == pytest.approx(gpus * 48e9)
+
+
+def test_spines_that_a_scenario_states_stay() -> None:
+    topology = machine(preset="gb200-nvl72-ndr", nodes=2, gpus_per_node=4, fabric={"spines": 18})
+    assert level(topology, "spine") == 18
+
+
+def test_cores_go_with_the_spines_below_them() -> None:
+    fewer = of_fewer_nics(FabricSpec(kind="fat_tree", levels=3, spines=4, cores=16), 2, 4, "machine")
+    assert (fewer.spines, fewer.cores) == (2, 8)
 
 
 @pytest.mark.parametrize("routing", ["shortest", "ecmp", "spray", "rail"])

@@ -10,6 +10,7 @@ import pytest
 from commsim.errors import ScenarioError
 from commsim.training.hf_config import read_hf_config
 from commsim.training.model import Model, Moe, model, model_names
+from commsim.training.names import model_key
 
 # Elements of the weights of the published checkpoints (Hugging Face hub, safetensors metadata).
 EXACT = {
@@ -45,6 +46,10 @@ ROUNDED = {
     "opt-350m": 1.7,
     "llama-7b": 0.6,
     "llama2-34b": -0.8,
+    "llama4-scout": -1.2,  # the vision encoder is not included
+    "glm-4.5": -0.7,  # the MTP layer is not included
+    "glm-4.5-air": 0.9,
+    "minimax-m2": -0.6,
     "kimi-k2": 2.7,
     "qwen2.5-0.5b": 0.9,
     "qwen2.5-32b": 0.9,
@@ -80,10 +85,87 @@ def test_active_parameters_count_the_chosen_experts() -> None:
     assert model("llama3-8b").active_parameters() == model("llama3-8b").parameters()
 
 
-def test_names_are_found_in_their_spellings() -> None:
-    assert model("LLAMA3_70B") is not None
-    assert model("GPT3-175B").name == "gpt3-175b"
-    assert model("opt-13b").layers == 40
+# As their model cards print them, in 1e9: all parameters, those of a token, and how many of the two vocabulary matrices
+# these count. gpt-oss: arXiv:2508.10925, table 1. GLM-4.5: arXiv:2508.06471. Others: Hugging Face hub.
+PUBLISHED = {
+    "gpt-oss-20b": (20.91, 3.61, 1),
+    "gpt-oss-120b": (116.83, 5.13, 1),
+    "glm-4.5": (355, 32, 0),
+    "glm-4.5-air": (106, 12, 0),
+    "minimax-m2": (230, 10, 0),
+    "llama4-scout": (109, 17, 2),
+    "llama4-maverick": (400, 17, 2),
+    "deepseek-v3.2": (671, 37, 2),
+    "gemma3-27b": (27, 27, 2),
+    "qwen3-30b-a3b": (30.5, 3.3, 2),
+    "qwen3-235b-a22b": (235, 22, 2),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_all_and_active_parameters_are_the_published_ones(name: str) -> None:
+    every, active, matrices = PUBLISHED[name]
+    preset = model(name)
+    outside = (2 - matrices) * preset.vocab * preset.hidden
+    assert preset.parameters() == pytest.approx(every * 1e9, rel=0.02)
+    assert preset.active_parameters() - outside == pytest.approx(active * 1e9, rel=0.02)
+
+
+SPELLINGS = {
+    "LLAMA3_70B": "llama3-70b",
+    "llama-3-70b": "llama3-70b",
+    "Llama-3 405B": "llama3.1-405b",
+    "Llama 3.1 405B": "llama3.1-405b",
+    "meta-llama/Llama-3.1-405B-Instruct": "llama3.1-405b",
+    "Meta-Llama-3-8B": "llama3-8b",
+    "Llama-2-7b-chat-hf": "llama2-7b",
+    "Llama 4 Scout": "llama4-scout",
+    "Llama-4-Maverick-17B-128E-Instruct": "llama4-maverick",
+    "Qwen3 MoE 30B": "qwen3-30b-a3b",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+    "Qwen3 235B": "qwen3-235b-a22b",
+    "Mixtral-8x7B": "mixtral-8x7b",
+    "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
+    "Mixtral 8×22B": "mixtral-8x22b",
+    "DeepSeek V3": "deepseek-v3",
+    "DeepSeek-V3 (671B)": "deepseek-v3",
+    "deepseek_r1": "deepseek-v3",
+    "DeepSeek-V3.2": "deepseek-v3.2",
+    "gpt-oss 120B": "gpt-oss-120b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+    "GPT-3": "gpt3-175b",
+    "GPT-3 175B": "gpt3-175b",
+    "GPT3 175 billion": "gpt3-175b",
+    "GLM-4.5": "glm-4.5",
+    "GLM 4.5 Air": "glm-4.5-air",
+    "MiniMax M2.5": "minimax-m2",
+    "Kimi K2": "kimi-k2",
+    "google/gemma-3-27b-it": "gemma3-27b",
+    "OPT-13B": "opt-13b",
+}
+
+
+@pytest.mark.parametrize("written", SPELLINGS)
+def test_names_are_known_as_people_write_them(written: str) -> None:
+    assert model(written).name == SPELLINGS[written]
+
+
+def test_no_two_presets_are_spelt_alike() -> None:
+    assert len({model_key(name) for name in model_names()}) == len(model_names())
+    assert all(model(name).name == name for name in model_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Qwen3-Next-80B-A3B", "linear attention"),
+        ("Qwen/Qwen3.5-397B-A17B", "linear attention"),
+        ("Nemotron 3 Nano", "Mamba-2"),
+    ],
+)
+def test_a_model_of_other_layers_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(ScenarioError, match=reason):
+        model(name)
 
 
 @pytest.mark.parametrize(("name", "meant"), [("llama3-71b", "llama3-70b"), ("grok", "grok1-314b")])
@@ -149,6 +231,63 @@ def test_a_config_json_of_deepseek_v3(tmp_path: Path) -> None:
         "v_head_dim": 128,
     }
     assert read_hf_config(_write(tmp_path, config)).parameters() == model("deepseek-v3").parameters()
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        (
+            "glm-4.5",
+            {"model_type": "glm4_moe", "hidden_size": 5120, "intermediate_size": 12288, "num_attention_heads": 96}
+            | {"num_hidden_layers": 92, "vocab_size": 151552, "head_dim": 128, "n_routed_experts": 160}
+            | {"moe_intermediate_size": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
+        ),
+        (
+            "minimax-m2",
+            {"model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_attention_heads": 48}
+            | {"num_hidden_layers": 62, "vocab_size": 200064, "head_dim": 128, "num_local_experts": 256},
+        ),
+    ],
+)
+def test_a_config_json_of_other_experts(tmp_path: Path, name: str, config: dict[str, object]) -> None:
+    assert (
+        read_hf_config(_write(tmp_path, LLAMA | config | {"num_experts_per_tok": 8})).parameters()
+        == model(name).parameters()
+    )
+
+
+@pytest.mark.parametrize(("name", "experts", "step"), [("llama4-scout", 16, 1), ("llama4-maverick", 128, 2)])
+def test_a_config_json_that_holds_a_language_model(tmp_path: Path, name: str, experts: int, step: int) -> None:
+    text = LLAMA | {"model_type": "llama4_text", "hidden_size": 5120, "num_attention_heads": 40, "head_dim": 128}
+    text |= {"intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "vocab_size": 202048}
+    text |= {"num_local_experts": experts, "num_experts_per_tok": 1, "interleave_moe_layer_step": step}
+    read = read_hf_config(_write(tmp_path, {"model_type": "llama4", "text_config": text}))
+    assert read.parameters() == model(name).parameters()
+    assert ("alternate" in read.left_out) == (step > 1)
+    assert read.left_out.endswith("what is no language model")
+
+
+def test_a_fault_in_a_language_model_has_its_line(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"model_type": "gemma3", "text_config": LLAMA | {"hidden_size": "5376"}})
+    with pytest.raises(ScenarioError, match=r"config\.json:5:\d+ text_config\.hidden_size: found '5376'"):
+        read_hf_config(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "left_out"),
+    [
+        ({"model_type": "gemma3_text", "sliding_window": 1024}, "windows of 1,024 tokens"),
+        ({"model_type": "deepseek_v32", "index_topk": 2048}, "choice of 2,048 tokens"),
+        ({"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, ""),
+        ({"model_type": "mistral", "sliding_window": None}, ""),
+    ],
+)
+def test_patterns_of_attention_that_are_left_out_are_named(
+    tmp_path: Path, more: dict[str, object], left_out: str
+) -> None:
+    read = read_hf_config(_write(tmp_path, LLAMA | {"max_position_embeddings": 8192} | more)).left_out
+    assert left_out in read
+    assert bool(left_out) == bool(read)
 
 
 def test_a_wrong_config_json_names_every_fault_at_its_line(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_what_eager_torch_keeps_of_a_frozen_layer_by_hand() -> None:
 @pytest.mark.parametrize(("context", "widths"), [("ring", 2 * 1024), ("ulysses", 2 * 4096 + 2 * 1024)])
 def test_context_parallelism_moves_the_heads_of_a_rank(context: Literal["ring", "ulysses"], widths: int) -> None:
     """Llama 3 8B: 1,024 tokens of four ranks, half of the heads, in 16 bit; queries are 4,096 wide, keys 1,024."""
-    one = step(cp=4, tp=2)
+    one = step(cp=4, tp=2, context_parallel=context)
     (chunk,) = chunks_of(one)
-    calls = [call for call in chunk_calls(one, chunk, StepPlan(context=context)) if call.axis == "cp"]
+    calls = [call for call in chunk_calls(one, chunk, StepPlan()) if call.axis == "cp"]
     assert {call.nbytes for call in calls} == {1024 * widths / 2 * 2}

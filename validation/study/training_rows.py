@@ -93,6 +93,7 @@ class PublishedReader(RowReader):
             imbalance=source.imbalance if moe else 1.0,
             expert_tp=step.tp if cut else 1,
             expert_dispatch=self._dispatch(step),
+            context_parallel=source.context,
         )
 
     def _dispatch(self, step: Step) -> str:

@@ -38,6 +38,7 @@ class PublishedSource:
     imbalance: float = 1.0  # busiest expert over the mean
     expert_tp: bool = False  # experts are cut by tp as well
     dispatch: str = "nccl"  # what sends tokens to their experts, unless notes name DeepEP
+    context: str = "ring"  # how cp exchanges keys and values
     dispatch_in_racks: str = ""  # the same where NVLink joins the nodes of a rack; blank: as elsewhere
     graphs_from: tuple[int, int] = (99, 0)  # container from which expert layers run under CUDA graphs
     compiled_where: str = "compile|paxml|maxtext"  # words in notes, table or precision
