@@ -15,6 +15,7 @@ from commsim.document.types import Document
 from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
 from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
+from commsim.planner.nearest import would_fit
 from commsim.planner.question import Cluster, Failures, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
@@ -107,6 +108,7 @@ class PlanAnswer:
     rankings: dict[str, Ranking] = field(default_factory=dict)
     choices: list[Configuration] = field(default_factory=list)
     complete: bool = False
+    would_fit: str = ""  # where nothing fits: what the leanest needs, and the cheapest change that makes it fit
 
     @property
     def best(self) -> Configuration:
@@ -120,7 +122,8 @@ class PlanAnswer:
         total = sum((ranking.counts for ranking in self.rankings.values()), Counter[str]())
         walked, memory = total.total(), total[REASONS[-1]]
         if memory:
-            return f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
+            text = f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
+            return f"{text}{self.would_fit}"
         worst = max(total, key=lambda k: total[k], default="nothing was walked")
         return f"found no configuration that can run of {walked:,}: mostly {worst}"
 
@@ -213,6 +216,9 @@ def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: 
 
         rank_space(machine.space, spec.framework, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
         done += machine.space.size
+    if not any(ranking.best for ranking in answer.rankings.values()):
+        lean = {m.title: (m.space, r) for m in clusters if (r := answer.rankings[m.title].leanest) is not None}
+        answer.would_fit = would_fit(lean, spec.framework)
 
 
 def shortlist(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
@@ -323,7 +329,7 @@ def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
             if block.reasons()[0]:
                 continue
             other = evaluated(block, spec.framework, shipped_values()).ranked(0)
-            peak, capacity = other.memory_bytes, space.accelerator.memory_bytes
+            peak, capacity = other.memory_bytes, space.accelerator.room_bytes
             why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
             ratio = other.seconds_per_token / own
             changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))

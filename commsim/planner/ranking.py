@@ -42,10 +42,11 @@ class Ranked:
 
 @dataclass
 class Ranking:
-    """What was walked: counts by `REASONS`, and the best that fit, quickest first."""
+    """What was walked: counts by `REASONS`, the best that fit, quickest first, and the leanest that does not fit."""
 
     counts: Counter[str] = field(default_factory=Counter)
     best: list[Ranked] = field(default_factory=list)
+    leanest: Ranked | None = None
 
     @property
     def walked(self) -> int:
@@ -113,7 +114,7 @@ def rank_space(
 ) -> Ranking:
     """Walk the whole space; `ranking` fills as it goes, so that an interrupt leaves the best so far."""
     ranking = ranking if ranking is not None else Ranking()
-    capacity = float(space.accelerator.memory_bytes)
+    capacity = space.accelerator.room_bytes
     slowest: dict[int, float] = {}
     for block in valid_batches(space, ranking):
         batch = evaluated(block, framework, values)
@@ -121,6 +122,10 @@ def rank_space(
         ranking.counts[REASONS[-1]] += int((~fits).sum())
         ranking.counts[REASONS[0]] += int(fits.sum())
         _keep(batch, fits, capacity, keep, ranking, slowest)
+        if not fits.any() and len(fits):
+            lean = batch.ranked(int(np.argmin(batch.memory_bytes)))
+            if ranking.leanest is None or lean.memory_bytes < ranking.leanest.memory_bytes:
+                ranking.leanest = lean
         if progress is not None:
             progress(ranking.walked)
     ranking.best.sort(key=lambda r: r.seconds_per_token)

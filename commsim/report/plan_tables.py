@@ -32,6 +32,7 @@ def headline(choice: Configuration) -> list[str]:
         f"recompute {step.recompute}, ZeRO {step.zero_stage}"
         f"{', sequence parallel' if step.sequence_parallel else ''}: "
         f"{choice.memory.peak / GIB:.1f} of {choice.memory.capacity / GIB:.1f} GiB.",
+        f"A program can allocate {step.accelerator.room_words}.",
     ]
     if choice.cost is not None:
         money = f", ${choice.cost.usd:,.0f} ({choice.cost.tokens_per_usd:,.0f} tokens per $)" if choice.cost.usd else ""

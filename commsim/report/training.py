@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -82,7 +83,10 @@ def _traffic_lines(item: TrainingItem) -> list[str]:
 def _memory_lines(item: TrainingItem) -> list[str]:
     """The fullest stages first, their largest parts named."""
     memory = item.memory
-    lines = [f"# memory of one GPU, of {memory.capacity / GIB:.1f} GiB"]
+    lines = [
+        f"# memory of one GPU, of {memory.capacity / GIB:.1f} GiB that a program can allocate:",
+        *textwrap.wrap(f"# {item.step.accelerator.room_words}", 118, subsequent_indent="# "),
+    ]
     ranked = sorted(memory.stages, key=lambda s: -s.peak)
     for stage in ranked[:4]:
         parts = sorted(stage.parts.items(), key=lambda p: -p[1])[:4]
@@ -211,6 +215,7 @@ class TrainingView(View["TrainingItem"]):
                 f"{item.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
                 f"The fullest GPU (stage {fullest.stage}) needs {fullest.peak / GIB:.1f} of "
                 f"{memory.capacity / GIB:.1f} GiB: {'it fits' if memory.fits else 'it does not fit'}.",
+                f"A program can allocate {item.step.accelerator.room_words}.",
             ]
             if task is not None:
                 price = "" if item.gpu_hour_usd is None else f", ${task.usd(item.gpu_hour_usd):,.0f}"

@@ -17,7 +17,7 @@ from commsim.scenario.training import TrainingSpec, step_of
 from commsim.training import tasks, traffic
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
-from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_memory, lora_parameters
+from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_memory, lora_kept, lora_parameters
 from commsim.training.memory import software, states
 from commsim.training.model import model
 from commsim.training.pipeline import run as run_order
@@ -209,7 +209,7 @@ def finetune_gigabytes(case: ClaimCase) -> Finding:
     every = ("q", "k", "v", "o", "up", "gate", "down")
     trained = lora_parameters(one, case.whole("rank", 16), every)
     tokens, ranks = case.whole("tokens"), case.whole("ranks", 1)
-    parts = finetune_memory(one, FineTune(trained, base), tokens, ranks)
+    parts = finetune_memory(one, FineTune(trained, base, kept_bytes=lora_kept(one, every)), tokens, ranks)
     return Finding(
         sum(parts.values()) / GIGA,
         assumption=f"a micro-batch has {tokens} tokens, recomputation is full, and {trained / 1e6:.0f} million trained "
@@ -297,7 +297,7 @@ def _rlhf(case: ClaimCase) -> tasks.TaskCost:
     actor, judge = (tasks.Learner(one.model, _step_seconds(one)) for one in (step, critic))
     prompt, answer = case.whole("prompt", 256), case.whole("answer", 256)
     gpus, each = case.topology.world_size, 1
-    while step.model.parameters() * 2.0 > 0.7 * step.accelerator.memory_bytes * each and each < gpus:
+    while step.model.parameters() * 2.0 > 0.7 * step.accelerator.room_bytes * each and each < gpus:
         each *= 2
     rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
     steps = case.number("queries") / step.global_batch_size

@@ -7,19 +7,19 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from commsim.document import failing, refuse
 from commsim.document.types import KeyFaults, KeyPath
 from commsim.errors import CommsimError, ScenarioError
-from commsim.fields import Bandwidth, Bytes
+from commsim.fields import Bytes
 from commsim.scenario.strict import Strict
+from commsim.scenario.training_parts import Count, FineTuneSpec, MeshSpec, Module, OffloadSpec, TaskSpec, refusals
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator, read_processor
 from commsim.training.compute import Values
-from commsim.training.finetune import Kind
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
@@ -29,67 +29,6 @@ from commsim.training.spec import Step
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.traffic import refuse_sharded_gradients
 from commsim.units import GIGA, format_bytes
-
-Count = Annotated[int, Field(ge=1, le=2**20)]
-
-
-class MeshSpec(Strict):
-    """Sizes of the axes; dp left out is what the machine leaves."""
-
-    tp: Count = Field(default=1, description="tensor parallel ranks")
-    pp: Count = Field(default=1, description="pipeline stages")
-    cp: Count = Field(default=1, description="context parallel ranks")
-    dp: Count | None = Field(default=None, description="data parallel replicas; left out: what the GPUs leave")
-    ep: Count = Field(default=1, description="expert parallel ranks, inside dp and tp")
-    expert_tp: Count | None = Field(
-        default=None, description="tensor parallel ranks of an expert; left out: tp where ep divides the rest"
-    )
-    order: tuple[str, ...] = Field(default=ORDER, description="axes, innermost first")
-
-
-class TaskSpec(Strict):
-    """What the steps are for: tokens to see, and what a GPU-hour costs."""
-
-    kind: Literal["pretrain", "sft", "reward_model", "rlhf_ppo", "rl_verifiable"] = Field(
-        default="pretrain", description="what the steps are for"
-    )
-    tokens: float = Field(default=0.0, ge=0, description="to train on, such as `15.6e+12`; or give `steps`")
-    steps: Count | None = Field(default=None, description="number of steps; or give `tokens`")
-    gpu_hour_usd: float | None = Field(default=None, ge=0, description="price of a GPU-hour, in dollars")
-    prompt_len: Count = Field(default=256, description="tokens of a prompt (`rlhf_ppo`, `rl_verifiable`)")
-    answer_len: Count = Field(default=256, description="tokens of an answer (`rlhf_ppo`, `rl_verifiable`)")
-    critic: str | None = Field(default=None, description="the critic's model (`rlhf_ppo`); left out: the model itself")
-    generation_tp: Count = Field(default=1, description="tensor parallel ranks of generation")
-
-    @model_validator(mode="after")
-    def _has_an_end(self) -> TaskSpec:
-        endless = not self.tokens and self.steps is None
-        refuse(
-            (endless, (), "found neither tokens nor steps, expected one of them"),
-            *_refusals(model, self.critic, ("critic",)),
-        )
-        return self
-
-
-class OffloadSpec(Strict):
-    """ZeRO-Offload (optimizer) and ZeRO-Infinity (parameters); rates are those of a node."""
-
-    optimizer: bool = Field(default=True, description="optimizer states lie on the host (ZeRO-Offload)")
-    parameters: bool = Field(default=False, description="parameters too (ZeRO-Infinity, with `zero_stage: 3`)")
-    host_memory_bandwidth: Bandwidth = Field(default=200e9, description="of a node")
-    nvme_bandwidth: Bandwidth | None = Field(default=None, description="of a node, where they lie on NVMe drives")
-
-
-class FineTuneSpec(Strict):
-    """Training few weights beside a frozen base, on ranks that all hold the whole model or its shards."""
-
-    kind: Kind = Field(description="`lora`, `qlora` (a 4-bit base), `adapters`, `prefix` or `prompt`")
-    rank: Count = Field(default=16, description="of LoRA's matrices")
-    targets: tuple[Literal["q", "k", "v", "o", "up", "gate", "down"], ...] = Field(
-        default=("q", "v"), min_length=1, description="the matrices that LoRA stands beside"
-    )
-    bottleneck: Count = Field(default=64, description="inner width of adapters")
-    length: Count = Field(default=20, description="positions of a prefix or prompt")
 
 
 def is_processor_file(accelerator: str | None) -> bool:
@@ -137,13 +76,39 @@ class TrainingSpec(Strict):
             "what the backward pass computes again: `selective` the attention core, `layerwise` every second product"
         ),
     )
+    recompute_modules: tuple[Module, ...] = Field(
+        default=("core_attn",),
+        min_length=1,
+        description=(
+            "what `recompute: selective` computes again, named as in Megatron-LM's --recompute-modules: `core_attn`, "
+            "`mla_up_proj`, `moe_act`, `layernorm`, `mlp`, `moe`, `shared_experts`"
+        ),
+    )
+    fp8_activations: bool = Field(
+        default=False,
+        description="what matrix products and SwiGLU read is kept for the backward in 8 bit, as DeepSeek-V3 trains",
+    )
+    loss_chunks: Count = Field(
+        default=1, description="pieces of a micro-batch whose loss is computed one after the other (torchtune: 8)"
+    )
+    fused_loss: bool = Field(
+        default=False, description="one kernel from 16-bit logits to their gradient, as torch.compile makes of the loss"
+    )
+    optimizer_in_backward: bool = Field(
+        default=False,
+        description="a weight is updated as soon as its gradient is made, which is freed; for one micro-batch",
+    )
     precision: str = Field(default="bf16", description="`bf16`, `fp16`, `fp8`, `tf32`, `fp32`, `pure-bf16` ...")
     bytes_per_parameter: Literal[16, 18, 20] | None = Field(
         default=None,
         description="of weights, gradients and optimizer; 18 has fp32 gradients; left out: 18 with megatron, else 16",
     )
     optimizer: str = Field(
-        default="adam", description="`adam`, `adamw`, `sgd`, `sgd-momentum`, `adafactor`, `adam-8bit`"
+        default="adam",
+        description=(
+            "`adam`, `adamw`, `adam-bf16` and `adam-fp8` (moments of a precision-aware optimizer), `adam-8bit`, "
+            "`paged-adam`, `paged-adam-8bit` (states that may leave the GPU), `sgd`, `sgd-momentum`, `adafactor`"
+        ),
     )
     accelerator: str | None = Field(
         default=None,
@@ -152,7 +117,7 @@ class TrainingSpec(Strict):
             "each rank has of its rates what it has of the node's `cpu.cores`, one at most"
         ),
     )
-    framework: Literal["megatron", "deepspeed", "fsdp2", "ddp"] = Field(
+    framework: Literal["megatron", "deepspeed", "fsdp2", "ddp", "nanotron"] = Field(
         default="megatron",
         description="bytes per parameter, and what goes together (deepspeed: no ZeRO-2 or 3 with a pipeline)",
     )
@@ -224,11 +189,9 @@ class TrainingSpec(Strict):
         order = f"found {', '.join(mesh.order)}, expected {', '.join(ORDER)} in some order"
         layers = "found no layers or a negative number, expected one number per chunk"
         refuse(
-            *_refusals(precision, self.precision, ("precision",)),
-            *_refusals(
-                accelerator, None if is_processor_file(self.accelerator) else self.accelerator, ("accelerator",)
-            ),
-            *_refusals(model, None if self.model.endswith(".json") else self.model, ("model",)),
+            *refusals(precision, self.precision, ("precision",)),
+            *refusals(accelerator, None if is_processor_file(self.accelerator) else self.accelerator, ("accelerator",)),
+            *refusals(model, None if self.model.endswith(".json") else self.model, ("model",)),
             (self.pipeline_schedule not in SCHEDULES, ("pipeline_schedule",), known),
             (offload and offload.parameters and zero < 3, ("offload", "parameters"), uncut),
             (served and (zero or cuts_model), ("gradients",), server),
@@ -238,22 +201,21 @@ class TrainingSpec(Strict):
                 ("finetune",),
                 f"found zero_stage {zero}, expected 0, or 3, which cuts the base",
             ),
-            (tuned and offload, ("finetune",), "found offload as well, expected one of them"),
+            (
+                tuned and offload and (offload.optimizer or offload.parameters),
+                ("finetune",),
+                "found offload of states as well, expected one of them, or offload of activations only",
+            ),
+            (
+                self.recompute_modules != ("core_attn",) and self.recompute != "selective",
+                ("recompute_modules",),
+                f"found recompute {self.recompute}, expected selective, which recomputes modules",
+            ),
             (sharded, ("zero_stage",), sharded or ""),
             (sorted(mesh.order) != sorted(ORDER), ("mesh", "order"), order),
             (self.stage_layers is not None and min(self.stage_layers, default=-1) < 0, ("stage_layers",), layers),
         )
         return self
-
-
-def _refusals(call: Any, value: Any, path: KeyPath) -> list[tuple[bool, KeyPath, str]]:
-    """The fault of a value that ``call`` refuses, if there is one; None is none."""
-    try:
-        if value is not None:
-            call(value)
-    except CommsimError as error:
-        return [(True, path, str(error))]
-    return []
 
 
 _RENAMED = {"schedule": "pipeline_schedule"}
@@ -267,7 +229,7 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         mesh = mesh_of_spec(spec, topology)
     except CommsimError as error:
         return [(("mesh",), str(error))]
-    unread = _refusals(partial(model_of, spec), base_dir, ("model",))
+    unread = refusals(partial(model_of, spec), base_dir, ("model",))
     wrong = mesh.misfit(topology.world_size, 0 if unread else model_of(spec, base_dir).heads)
     if wrong or unread:
         return failing((wrong, ("mesh",), wrong or ""), *unread)
@@ -280,10 +242,10 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
     uneven = f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"
     beyond = [stage for stage in spec.stragglers if not 0 <= stage < step.pp]
     return failing(
-        *_refusals(partial(values_of, spec), base_dir, ("params",)),
-        *_refusals(partial(_check_buckets, step), spec.bucket_size, ("bucket_size",)),
+        *refusals(partial(values_of, spec), base_dir, ("params",)),
+        *refusals(partial(_check_buckets, step), spec.bucket_size, ("bucket_size",)),
         (late, ("pipeline_schedule",), late or ""),
-        *_refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",)),
+        *refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",)),
         (spec.context_parallel == "ulysses" and heads % step.cp, ("context_parallel",), uneven),
         *((True, ("stragglers",), f"found stage {stage}, expected 0 to {step.pp - 1}") for stage in beyond[:1]),
     )
@@ -344,7 +306,8 @@ def precision_of(spec: TrainingSpec) -> Precision:
 _ALIKE = (
     "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_tp",
-    "overlap_pp", "imbalance", "expert_dispatch", "context_parallel",
+    "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules", "fp8_activations",
+    "loss_chunks", "fused_loss", "optimizer_in_backward",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
 

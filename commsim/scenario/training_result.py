@@ -129,6 +129,7 @@ class TrainingItem(Answer):
             "parameters": self.parameters,
             "notes": list(self.notes),
             "capacity_GiB": self.memory.capacity / GIB,
+            "capacity_from": self.step.accelerator.room_words,
             "advice": list(self.advice),
             "sent_bytes": [{"stage": s, **by_axis} for s, by_axis in enumerate(self.traffic)],
             "memory": [

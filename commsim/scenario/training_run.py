@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from commsim.errors import CommsimError
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
 from commsim.nccl.version import ASSUMED
@@ -14,16 +15,17 @@ from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, value
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
+from commsim.training.advice import advice, finetune_advice
 from commsim.training.communicators import GlooGroups
+from commsim.training.copies import beside_copies, copied_bytes
 from commsim.training.finetune import (
     FineTune,
     beside_base,
     fine_tune,
-    finetune_advice,
     finetune_step_memory,
     update_seconds,
 )
-from commsim.training.memory import advice, step_memory
+from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
@@ -32,7 +34,7 @@ from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.work import compute_time, optimizer_time
-from commsim.units import GIB, GIGA
+from commsim.units import GIB, GIGA, format_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,18 +54,20 @@ def run_training(
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = program.run()
     tune = finetune_of(spec, step)
+    pcie = _host_rate(topology)
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune), tuple(finetune_advice(step, tune))
+        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(step, tune, offload, pcie))
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload))
+        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
     warnings = list(comm.warnings)
     warnings += [step.model.caveat] if step.model.caveat else []
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(
             f"stage {fullest.stage} needs {fullest.peak / GIB:.1f} GiB of the {memory.capacity / GIB:.1f} GiB of "
-            f"{step.accelerator.name}" + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
+            f"{step.accelerator.name} that a program can allocate"
+            + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
     item = TrainingItem(
         name=scenario.name,
@@ -80,15 +84,31 @@ def run_training(
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
         notes=(
             *_notes(step, plan, tune, _faulty(topology)),
+            *_copies(step, plan, tune, spec.framework),
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
         ),
     )
     return item, warnings
 
 
+def _host_rate(topology: Topology) -> float | None:
+    """`host_bandwidth`, or None on a machine without hosts."""
+    try:
+        return host_bandwidth(topology)
+    except CommsimError:
+        return None
+
+
 def finetune_of(spec: TrainingSpec, step: Step) -> FineTune | None:
     """What is trained beside a frozen base; None where everything is."""
     return None if spec.finetune is None else fine_tune(step, **dict(spec.finetune))
+
+
+def _copies(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framework) -> Iterator[str]:
+    if plan.offload is not None and plan.offload.activations:
+        each = copied_bytes(step, plan, framework, tune)
+        seconds = format_time(each / plan.pcie_bytes_per_s)
+        yield f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way"
 
 
 def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> Iterator[str]:
@@ -143,6 +163,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     if tune is not None:
         rate = step.accelerator.memory_bytes_per_s * values["hbm"]
         compute, update_s = beside_base(compute, step, tune, rate), [update_seconds(tune, rate)]
+    if offload is not None and offload.activations:
+        compute = beside_copies(compute, step, plan, copied_bytes(step, plan, spec.framework, tune))
     return step_program(
         step,
         compute,
@@ -185,7 +207,8 @@ def offload_of(spec: TrainingSpec, topology: Topology) -> Offload | None:
         return None
     each = topology.ranks_per_node
     nvme = (offload.nvme_bandwidth or 0.0) / each
-    return Offload(offload.optimizer, offload.parameters, offload.host_memory_bandwidth / each, nvme)
+    rate = offload.host_memory_bandwidth / each
+    return Offload(offload.optimizer, offload.parameters, rate, nvme, offload.activations)
 
 
 def parts_of(spec: TopologySpec, base_dir: Path, topology: Topology) -> Callable[[int, int], Topology]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commsim.document import read_documents, validate
 from commsim.errors import ScenarioError
-from commsim.units import GIGA
+from commsim.units import GIB, GIGA
 
 TYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4")
 
@@ -44,6 +44,16 @@ PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 50e9, 6: 100e9}
 """What a slot of 16 lanes carries one way by generation, after encoding and headers: 15.75 GB/s and its doublings."""
 
 
+CONTEXT_BYTES = 0.5 * GIB
+"""Of a process's CUDA context: in use and not torch's are 0.51 GiB on an RTX 4090 (pytorch/pytorch#16417) and 0.49 on
+an A100 (TianheWu/CoSeR#10)."""
+
+NOT_ALLOCATED_BYTES = 0.5 * GIB + CONTEXT_BYTES
+"""Of what the driver reports as a GPU's total, what no program allocates: a context, and what the driver keeps, 0.34 to
+0.71 GiB (torch sees 79.11 of an H100's 79.65 GiB, vllm-project/vllm#27508; 23.65 of an RTX 4090's 23.99,
+pytorch/pytorch#16417; 178.35 of a B200's 179.06, pytorch/ao#4002)."""
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """A GPU, or the share of a processor that one process has: SI units, dense peaks; None where a type has no rate."""
@@ -59,6 +69,7 @@ class Accelerator:
     nvlink_domain: int  # GPUs that reach each other at that rate
     pcie_gen: int | None
     source: str = ""
+    memory_source: str = ""  # of `memory_bytes`
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of a type; ScenarioError where the generation does not support it."""
@@ -67,6 +78,19 @@ class Accelerator:
             supported = ", ".join(t for t, r in self.flop_per_s if r is not None)
             raise ScenarioError(f"{self.name} ({self.generation}) has no {dtype} rate, it supports {supported}")
         return rate
+
+    @property
+    def room_bytes(self) -> float:
+        """What a program can allocate of a GPU's memory; a processor's is all its own."""
+        return self.memory_bytes - (0.0 if self.generation == "cpu" else NOT_ALLOCATED_BYTES)
+
+    @property
+    def room_words(self) -> str:
+        """Where `room_bytes` come from, as a phrase."""
+        if self.generation == "cpu":
+            return f"{self.memory_bytes / GIB:.1f} GiB, a process's share of the host"
+        kept = f"less {NOT_ALLOCATED_BYTES / GIB:.0f} GiB for driver and CUDA context"
+        return f"{self.memory_bytes / GIB:.1f} GiB of {self.name} by {self.memory_source}, {kept}"
 
     @property
     def near_bytes_per_s(self) -> float:
@@ -144,13 +168,21 @@ def accelerator(name: str) -> Accelerator:
         flop_per_s=tuple((t, None if peaks[t] is None else peaks[t] * 1e12) for t in TYPES),
         sms=entry["sms"],
         tdp_w=float(entry["tdp_W"]),
-        memory_bytes=round(entry["mem_GB"] * GIGA),
+        memory_bytes=_memory_bytes(entry),
         memory_bytes_per_s=entry["mem_GBps"] * GIGA,
         nvlink_bytes_per_s=(entry["nvlink_GBps_per_direction"] or 0) * GIGA,
         nvlink_domain=entry["nvlink_domain"],
         pcie_gen=entry["pcie_gen"],
         source=entry["source"],
+        memory_source="datasheet" if entry["driver_MiB"] is None else entry["driver_source"],
     )
+
+
+def _memory_bytes(entry: dict[str, Any]) -> int:
+    """Total memory as the driver reports it, or the datasheet's where no report is at hand."""
+    mib = entry["driver_MiB"]
+    total: float = entry["mem_GB"] * GIGA if mib is None else mib * GIB / 1024
+    return round(total)
 
 
 _MEMORY_APART = 0.25

@@ -11,35 +11,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.training.columns import Number, where
+from commsim.training.columns import Number, holds, where
 from commsim.training.spec import Step
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What a layer keeps for its backward, on one rank and micro-batch; of it, the unfused scores."""
+    """What a layer keeps for its backward, on one rank and micro-batch; of it, what each module would not keep that
+    selective recomputation makes again (`commsim.training.spec.MODULES`)."""
 
     nbytes: Number
-    scores: Number
+    dropped: dict[str, Number]
 
 
-def layer_kept(step: Step, layer: int, dropout: bool, gathered: bool = False) -> Kept:
+def layer_kept(step: Step, layer: int, dropout: bool, gathered: bool = False, *, eager: bool = False) -> Kept:
     """What one layer keeps without recomputation; ``dropout``: its masks, one byte per element.
 
     ``gathered``: with sequence parallelism the inputs of matrices are kept as gathered (DTensor) and not gathered
-    again (Megatron-LM).
+    again (Megatron-LM). ``eager``: the activation function of a gated MLP and the product with the gate are two
+    operators, between which torch keeps a tensor.
     """
     model, a = step.model, step.precision.activation_bytes
     whole = step.rank_tokens / step.sequence_cut
     inputs = step.rank_tokens if gathered else whole
     scores = 0.0 if step.flash_attention else _scores(step, dropout)
-    nbytes = 2 * whole * model.hidden * a + _attention(step, inputs) + scores  # first the inputs of both norms
+    norms = 2 * inputs * model.hidden * _read_bytes(step)  # what both norms make, which products read
+    dropped = {"core_attn": scores, "layernorm": norms, "mla_up_proj": _up_projected(step, whole)}
+    nbytes = 2 * whole * model.hidden * a + norms + _attention(step, whole) + scores  # first the inputs of both norms
     if dropout:
         nbytes = nbytes + whole * model.hidden
     if model.is_moe_layer(layer):
-        return Kept(nbytes + _experts(step, whole), scores)
+        return _moe(step, whole, nbytes, dropped)
     masks = inputs * model.hidden if dropout else 0.0
-    return Kept(nbytes + _mlp(step, inputs, model.ffn_hidden) + masks, scores)
+    inner = _mlp(step, model.ffn_hidden, int(eager and model.gated_mlp))
+    return Kept(nbytes + inner + masks, dropped | {"mlp": inner})
+
+
+def _read_bytes(step: Step) -> float:
+    """Bytes of an element that a product reads, as it is kept: 8 bit in FP8 training (DeepSeek-V3, arXiv:2412.19437,
+    section 3.3.3: inputs of Linear operators for their weight gradients)."""
+    return 1.0 if step.fp8_activations else step.precision.activation_bytes
 
 
 def _scores(step: Step, dropout: bool) -> Number:
@@ -50,47 +61,66 @@ def _scores(step: Step, dropout: bool) -> Number:
 
 
 def _attention(step: Step, whole: Number) -> Number:
-    """The input of the first projection, queries, keys, values and output; of fused attention its statistics, too."""
-    model = step.model
-    elements = model.value_width  # the output
-    latent = 0
-    if model.mla is None:
-        elements += model.q_width + 2 * model.kv_width
-    else:
-        # Low-rank vectors before and after their norms, which tp does not cut, and the full heads.
-        latent = 2 * model.mla.q_lora_rank + 2 * model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
-        elements += 2 * model.heads * model.qk_head_dim + model.value_width
+    """Queries, keys, values and output; of latent attention the low ranks; of fused attention its statistics, too."""
+    model, a = step.model, step.precision.activation_bytes
     mine = step.rank_tokens / step.tp
     statistics = mine * model.heads * 4 if step.flash_attention else 0.0
-    return (whole * (model.hidden + latent) + mine * elements) * step.precision.activation_bytes + statistics
+    if model.mla is None:
+        return mine * (model.q_width + 2 * model.kv_width + model.value_width) * a + statistics
+    ranks = model.mla.q_lora_rank + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+    return whole * ranks * a + mine * model.value_width * a + statistics + _up_projected(step, whole)
 
 
-def _mlp(step: Step, whole: Number, width: int) -> Number:
-    """An MLP's input, what the activation function reads, and what it makes."""
+def _up_projected(step: Step, whole: Number) -> Number:
+    """What latent attention makes of its low ranks: their norms' outputs, which tp does not cut, and the full heads."""
     model = step.model
-    mine = step.rank_tokens / step.tp * width
-    return (whole * model.hidden + mine * (model.up_matrices + 1)) * step.precision.activation_bytes
+    if model.mla is None:
+        return 0.0
+    normed = whole * (model.mla.q_lora_rank + model.mla.kv_lora_rank) * _read_bytes(step)
+    heads = 2 * model.heads * model.qk_head_dim + model.value_width
+    return normed + step.rank_tokens / step.tp * heads * step.precision.activation_bytes
 
 
-def _experts(step: Step, whole: Number) -> Number:
-    """The router, the copies of tokens that arrive, what their MLPs keep, and what comes back before it is weighted."""
-    model, moe, a = step.model, step.model.routing, step.precision.activation_bytes
-    router = whole * (model.hidden * a + moe.experts * 4 * 2)
+def _mlp(step: Step, width: int, between: int = 0) -> Number:
+    """Of an MLP, beside its input, what the activation function reads and what it makes, and tensors in between."""
+    return step.rank_tokens / step.tp * width * (step.model.up_matrices + 1 + between) * _read_bytes(step)
+
+
+def _moe(step: Step, whole: Number, nbytes: Number, dropped: dict[str, Number]) -> Kept:
+    """A layer with experts: the router, the copies of tokens that arrive, what the experts' MLPs keep.
+
+    What experts make is not kept: the router's weights multiply inside, after the activation function (Megatron-LM,
+    `experts.py`, `weighted_bias_swiglu_impl`).
+    """
+    model, moe, width = step.model, step.model.routing, _read_bytes(step)
+    router = whole * moe.experts * 4 * 2  # its input is what the norm makes
     rows = step.rank_tokens / step.tp * moe.top_k * step.imbalance
-    experts = rows * (2 * model.hidden + moe.expert_ffn * (model.up_matrices + 1)) * a
-    return router + experts + (_mlp(step, whole, moe.shared_ffn) if moe.shared_ffn else 0.0)
+    made = rows * moe.expert_ffn * width
+    shared = _mlp(step, moe.shared_ffn) if moe.shared_ffn else 0.0
+    inner = router + rows * model.hidden * width + (model.up_matrices + 1) * made + shared
+    return Kept(nbytes + inner, dropped | {"moe_act": made, "shared_experts": shared, "moe": inner})
+
+
+_INSIDE_MOE = ("moe_act", "shared_experts")
+"""Modules that a recomputed ``moe`` has within."""
 
 
 def recomputed(kept: Kept, step: Step) -> float:
-    """Bytes that are kept under the step's recomputation choice; selective starts from queries, keys and values."""
+    """Bytes that are kept under the step's recomputation choice; selective recomputes `recompute_modules`."""
     total = kept.nbytes
+    dropped: Number = 0.0
+    for module, nbytes in kept.dropped.items():
+        gone = holds(step.recompute_modules, module)
+        inside = holds(step.recompute_modules, "moe") if module in _INSIDE_MOE else False
+        dropped = dropped + where(gone, where(inside, 0.0, nbytes), 0.0)
     layerwise = where(step.recompute == "layerwise", np.minimum(total, _every_second_product(step)), total)
-    selective = where(step.recompute == "selective", total - kept.scores, layerwise)
-    held: float = where(step.recompute == "full", np.minimum(total, _layer_input(step)), selective)
+    selective = where(step.recompute == "selective", total - dropped, layerwise)
+    held: float = where(step.recompute == "full", np.minimum(total, layer_input(step)), selective)
     return held
 
 
-def _layer_input(step: Step) -> Number:
+def layer_input(step: Step) -> Number:
+    """Bytes of what a layer gets from the one before it."""
     return step.rank_tokens / step.sequence_cut * step.model.hidden * step.precision.activation_bytes
 
 
@@ -100,4 +130,4 @@ def _every_second_product(step: Step) -> Number:
     mine = step.rank_tokens / step.tp
     products = model.q_width + 2 * model.kv_width + model.ffn_hidden * model.up_matrices
     attention = mine * (model.q_width * a + model.heads * 4)
-    return _layer_input(step) + attention + 0.5 * mine * products * a + _layer_input(step)
+    return layer_input(step) + attention + 0.5 * mine * products * a + layer_input(step)

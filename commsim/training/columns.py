@@ -24,6 +24,11 @@ def where(condition: Number, chosen: Number, other: Number) -> Number:
     return chosen if condition else other
 
 
+def holds(names: Any, name: str) -> Number:
+    """Whether names, or those of each of many steps, have one among them."""
+    return names.each_holds(name) if isinstance(names, Columns) else name in names
+
+
 class Columns:
     """Objects or names of many steps: an attribute, and a comparison, is an array with one element per step.
 
@@ -61,6 +66,10 @@ class Columns:
 
     def __ne__(self, other: object) -> npt.NDArray[np.bool_]:  # type: ignore[override]
         return ~(self == other)
+
+    def each_holds(self, name: str) -> npt.NDArray[np.bool_]:
+        """Where the names of a step have one among them."""
+        return np.array([name in value for value in self._values], np.bool_)[self._at]
 
     @property
     def distinct(self) -> tuple[tuple[Any, ...], Int64]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from commsim.training.memory import StageMemory, StepMemory
+from commsim.training.memory import STASHED_INPUTS, StageMemory, StepMemory, logit_bytes
+from commsim.training.offload import Offload
 from commsim.training.spec import Step
 from commsim.training.step_time import NORM_BYTES, UPDATE_BYTES
-from commsim.units import GIB
 
 if TYPE_CHECKING:
     from commsim.training.stages import Chunk
@@ -25,6 +24,18 @@ NF4_DOUBLE_BYTES = 0.5 + 1.0 / 64 + 4.0 / (64 * 256)  # the constants quantised 
 def lora_parameters(step: Step, rank: int, targets: Sequence[str] = ("q", "v")) -> int:
     """Trainable parameters of LoRA: rank times (inputs + outputs) of every targeted matrix (Hu et al. 2021)."""
     return step.model.layers * rank * sum(sum(pair) for pair in _widths(step, targets))
+
+
+def lora_kept(step: Step, targets: Sequence[str]) -> float:
+    """Bytes per token and layer that LoRA beside other matrices than queries, keys and values keeps: its input after
+    dropout in 16 bit and the mask, a byte each (LitGPT, `lora.py`, `LoRALinear`)."""
+    return sum(3.0 * n_in for n_in, _ in _widths(step, [t for t in targets if t not in ("q", "k", "v")]))
+
+
+def scaled_kept(step: Step) -> float:
+    """Bytes per token and layer that adapter v2 keeps: what every matrix makes, which a trained scale multiplies
+    (LitGPT, `adapter_v2.py`, `AdapterV2Linear`)."""
+    return sum(2.0 * n_out for _, n_out in _widths(step, ("q", "k", "v", "o", "up", "gate", "down")))
 
 
 def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
@@ -47,13 +58,15 @@ def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
 class FineTune:
     """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
 
-    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward.
+    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward; ``kept_bytes``:
+    what they keep of a token and layer for the backward, beyond queries and values.
     """
 
     trainable: float
     base_bytes: float = 2.0
     state_bytes: float = 16.0
     moved_bytes: float = 0.0
+    kept_bytes: float = 0.0
 
 
 def fine_tune(
@@ -72,13 +85,14 @@ def fine_tune(
     products of their own; the few positions that they add are not timed.
     """
     layers, h = step.model.layers, step.model.hidden
+    states = step.precision.resident_state_bytes(step.optimizer)
     if kind in ("lora", "qlora"):
         moved = layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
         base = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0
-        return FineTune(lora_parameters(step, rank, targets), base, moved_bytes=moved)
+        return FineTune(lora_parameters(step, rank, targets), base, states, moved, lora_kept(step, targets))
     if kind == "adapters":
-        return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), moved_bytes=layers * 2 * 10.0 * h)
-    return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h)
+        return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), 2.0, states, layers * 2 * 10.0 * h)
+    return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h, 2.0, states)
 
 
 def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_per_s: float) -> ComputeTime:
@@ -105,37 +119,12 @@ def update_seconds(tune: FineTune, memory_bytes_per_s: float) -> float:
     return (UPDATE_BYTES + NORM_BYTES) * tune.trainable / memory_bytes_per_s
 
 
-def finetune_step_memory(step: Step, tune: FineTune) -> StepMemory:
+def finetune_step_memory(step: Step, tune: FineTune, offload: Offload | None = None) -> StepMemory:
     """`finetune_memory` as the one stage of a step; the base is cut over the ranks with ZeRO-3."""
-    parts = finetune_memory(step, tune, ranks=step.shards if step.zero_stage == 3 else 1)
+    ranks = step.shards if step.zero_stage == 3 else 1
+    parts = finetune_memory(step, tune, ranks=ranks, on_host=offload is not None and offload.activations)
     stage = StageMemory(0, parts, {"backward of a micro-batch": sum(parts.values())})
-    return StepMemory((stage,), float(step.accelerator.memory_bytes))
-
-
-def finetune_advice(step: Step, tune: FineTune) -> list[str]:
-    """Changes after which it fits, as few as possible, most harmless first; empty when it fits already."""
-    if finetune_step_memory(step, tune).fits:
-        return []
-    single: list[tuple[str, dict[str, Any]]] = []
-    if step.zero_stage < 3 and step.dp > 1:
-        single.append(("zero_stage: 3", {"zero_stage": 3}))
-    if step.recompute != "full":
-        single.append(("recompute: full", {"recompute": "full"}))
-    if step.micro_batch_size > 1:
-        single.append(("micro_batch_size: 1", {"micro_batch_size": 1}))
-    if tune.base_bytes == 2.0:
-        single.append(("kind: qlora", {}))
-    for number in range(1, len(single) + 1):
-        fitting = []
-        for changes in combinations(single, number):
-            names = [name for name, _ in changes]
-            other = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if "kind: qlora" in names else tune
-            memory = finetune_step_memory(replace(step, **{k: v for _, d in changes for k, v in d.items()}), other)
-            if memory.fits:
-                fitting.append(f"{', '.join(names)}: {memory.peak / GIB:.1f} GiB")
-        if fitting:
-            return fitting
-    return []
+    return StepMemory((stage,), step.accelerator.room_bytes)
 
 
 def _wide_parameters(step: Step) -> int:
@@ -144,30 +133,47 @@ def _wide_parameters(step: Step) -> int:
     return model.embedding_parameters + model.output_parameters + (2 * model.layers + 1) * model.norm_parameters
 
 
-def finetune_memory(step: Step, tune: FineTune, tokens: int | None = None, ranks: int = 1) -> dict[str, float]:
-    """Bytes of one GPU by part, on tensors as torch allocates them (eager, no fused loss).
+def kept_of_tune(step: Step, tune: FineTune) -> float:
+    """Bytes that a micro-batch keeps for its backward."""
+    return finetune_memory(step, tune)["activations"]
+
+
+def finetune_memory(
+    step: Step, tune: FineTune, tokens: int | None = None, ranks: int = 1, *, on_host: bool = False
+) -> dict[str, float]:
+    """Bytes of one GPU by part at the peak, on tensors as torch allocates them (eager, no fused loss).
 
     What is kept per token and layer of a frozen base: inputs of matrices need not be kept, but eager torch keeps those
     of norms, rotations and the activation function; 10 bytes per logit: 16 bit, fp32, and the gradient's fp32.
     Embeddings, output and norms stay in 16 bit when the rest is quantised, and bitsandbytes' 4-bit product keeps its
-    input (autograd/_functions.py, MatMul4Bit up to 0.41): 6 h + 2 f bytes more per token and layer.
+    input (autograd/_functions.py, MatMul4Bit up to 0.41): 6 h + 2 f bytes more per token and layer. With full
+    recomputation the loss and a layer made again come one after the other. ``ranks`` share the base, two layers of
+    which are whole at a time. ``on_host``: what is kept lies on the host.
     """
     model = step.model
     tokens = step.rank_tokens if tokens is None else tokens
     wide = _wide_parameters(step)
     inside = model.parameters() - wide
     quantised = tune.base_bytes < 2.0
-    one = eager_bytes(step) + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)
-    per_token = model.layers * one if step.recompute != "full" else model.layers * 2.0 * model.hidden + one
+    one = eager_bytes(step) + tune.kept_bytes + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)
+    again = step.recompute == "full"
+    kept = tokens * model.layers * (2.0 * model.hidden if again else one)
+    if on_host:
+        kept = min(kept, tokens * max(STASHED_INPUTS * 2.0 * model.hidden, 0.0 if again else one))
     parts = {
         "weights": (inside * tune.base_bytes + wide * 2.0) / ranks,
         "trainable states": tune.trainable * tune.state_bytes / ranks,
-        "activations": tokens * per_token,
-        "logits": tokens * model.vocab * 10.0,
+        "activations": kept,
     }
+    if ranks > 1:
+        parts["gathered"] = 2.0 * inside / model.layers * tune.base_bytes
+    loss = {"logits": tokens * model.vocab * logit_bytes(step, 10.0)}
+    layer = {"recomputed layer": tokens * one} if again else {}
     if quantised:
-        parts["dequantised layer"] = 2.0 * 2.0 * model.hidden * max(model.ffn_hidden, model.q_width)
-    return parts
+        layer["dequantised layer"] = 2.0 * 2.0 * model.hidden * max(model.ffn_hidden, model.q_width)
+    if again:
+        return parts | max(loss, layer, key=lambda moment: sum(moment.values()))
+    return parts | loss | layer
 
 
 def eager_bytes(step: Step) -> float:

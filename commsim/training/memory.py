@@ -6,15 +6,15 @@ micro-batch, and the optimizer's update, when activations are gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from commsim.errors import CommsimError
-from commsim.training.activations import layer_kept, recomputed
+from commsim.training.accelerator import CONTEXT_BYTES
+from commsim.training.activations import layer_input, layer_kept, recomputed
 from commsim.training.columns import Number, where
 from commsim.training.offload import Offload
 from commsim.training.pipeline_schedules import refuse_misfit
@@ -22,7 +22,7 @@ from commsim.training.spec import Step
 from commsim.training.stages import Share, Weights, chunks_of, share_of, telling_stages, weights_of
 from commsim.units import GIB
 
-Framework = Literal["megatron", "deepspeed", "fsdp2", "ddp"]
+Framework = Literal["megatron", "deepspeed", "fsdp2", "ddp", "nanotron"]
 
 
 @dataclass(frozen=True)
@@ -30,46 +30,65 @@ class Software:
     """Bytes that a framework keeps per parameter, and what it adds to every GPU.
 
     ``weight``, ``gradient``: on every rank; ``owned``: master weights, moments and gradient partitions, divided by the
-    data-parallel ranks with ZeRO-1 and 2. ``base``: CUDA context, NCCL's buffers, workspaces; ``fragmentation``: what
-    the allocator holds beyond what is allocated, as a share; ``logits``: bytes per logit in the loss.
+    data-parallel ranks with ZeRO-1 and 2. ``base``: NCCL's buffers and workspaces, without the CUDA context, which a
+    GPU's room does not have; ``fragmentation``: what the allocator holds beyond what comes and goes, as a share;
+    ``logits``: bytes per logit in the loss.
     """
 
     weight: float
-    gradient: float
+    gradient: Number
     owned: float
-    base: float
+    base: Number
     fragmentation: float
     logits: float
+    update: float = 0.0  # bytes per owned parameter that the update alone needs
 
 
-_DEEPSPEED = (6 * GIB, 0.10, 10.0)
-"""Base, fragmentation and bytes per logit, by what nvidia-smi showed in 65 of BLOOM's trials (`memory.csv`, which
-`commsim validate training --memory` reads). The median error is 5.0 %, with a base of 4.5 and 7.5 GiB 5.3 and 5.6,
-with a fragmentation of 0 and 0.15 7.3 and 7.2."""
+_WORKSPACES = 0.4 * GIB
+"""Beside tensors on a rank alone: read off SimuMax's runs of Megatron-LM on 8 B200."""
+
+_DEEPSPEED = (8 * GIB - CONTEXT_BYTES, 0.4, 10.0)
+"""Base, fragmentation and bytes per logit, by what nvidia-smi showed in 56 of BLOOM's trials (`steps.csv`, which
+`commsim validate training --memory` reads). The median error is 4.0 %, with a base of 7 and 9 GiB 5.0 and 4.0, with a
+fragmentation of 0.2 and 0.3 6.8 and 4.3."""
 
 
 def software(step: Step, framework: Framework) -> Software:
     """The bytes of a framework for a step's precision and optimizer.
 
-    megatron: 16-bit weights, fp32 gradients, the states sharded (distributed optimizer; Transformer Engine's fused
-    loss keeps 6 bytes per logit). deepspeed with fp16: 16-bit gradients, and for its own part the optimizer's fp32
-    gradient and a flat 16-bit one (stage_1_and_2.py); with bf16 16-bit and fp32 gradients and flat copies of both
-    (bf16_optimizer.py); nvidia-smi's figures. fsdp2: fp32 parameters, sharded with all else; an eager loss holds 16-bit
-    logits, their fp32 copy, its log-softmax and a 16-bit gradient: 12 bytes.
+    megatron: 16-bit weights, gradients of the precision's type (`with_gradients`), the states sharded (distributed
+    optimizer; Transformer Engine's fused loss keeps 6 bytes per logit). deepspeed with fp16: 16-bit gradients, and at
+    the update for its own part their flat 16-bit and fp32 copies (stage_1_and_2.py); with bf16 16-bit and flat fp32
+    gradients (bf16_optimizer.py). fsdp2: sharded with all else, weights are what the optimizer updates, fp32 in mixed
+    precision (torchtitan), else of the precision's type, as their gradients and moments are (torchtune's ``dtype:
+    bf16`` is ``pure-bf16``); an eager loss holds 16-bit logits, their fp32 copy, its log-softmax and a 16-bit gradient:
+    12 bytes. nanotron: fp32 gradients of all weights, 16-bit ones that live until the backward's end, and without ZeRO
+    DDP's buckets of them (`gradient_accumulator.py`, `trainer.py`); logits as eager torch's. A rank alone has no
+    buffers of NCCL or shards.
     """
     formats = step.precision
-    states = formats.optimizer_bytes(step.optimizer)
+    states = formats.resident_bytes(step.optimizer)
+    alone = step.dp * step.tp * step.pp * step.cp == 1
     if framework == "deepspeed":
         flat = formats.weight_bytes
+        base, fragmentation, logits = where(alone, _WORKSPACES, _DEEPSPEED[0]), *_DEEPSPEED[1:]
         if formats.weight == "bf16":
-            return Software(flat, flat + 4.0 + 2.0, states + 4.0, *_DEEPSPEED)
-        return Software(flat, flat, states + 4.0 + flat, *_DEEPSPEED)
+            return Software(flat, flat + 4.0, states, base, fragmentation, logits)
+        return Software(flat, flat, states, base, fragmentation, logits, 4.0 + flat)
     if framework == "fsdp2":
-        return Software(4.0, 4.0, max(0.0, states - 4.0), 2 * GIB, 0.05, 12.0)
+        base = where(alone, _WORKSPACES, 2 * GIB)
+        if formats.master:
+            return Software(4.0, 4.0, states - 4.0, base, 0.05, 12.0)
+        return Software(formats.weight_bytes, formats.gradient_bytes, states, base, 0.05, 12.0)
     if framework == "ddp":
-        return Software(formats.weight_bytes, formats.gradient_bytes, states, 1 * GIB, 0.05, 10.0)
-    gradient = 4.0 if formats.master else formats.gradient_bytes
-    return Software(formats.weight_bytes, gradient + formats.extra_gradient_bytes, states, 0.4 * GIB, 0.0, 6.0)
+        base = where(alone, _WORKSPACES, 1 * GIB)
+        return Software(formats.weight_bytes, formats.gradient_bytes, states, base, 0.05, 10.0)
+    if framework == "nanotron":
+        buckets = where((step.dp * step.cp > 1) & (step.zero_stage == 0), formats.weight_bytes, 0.0)
+        gradients = 4.0 + formats.weight_bytes + buckets
+        return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.05, 12.0)
+    gradients = formats.gradient_bytes + formats.extra_gradient_bytes
+    return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.0, 6.0)
 
 
 @dataclass(frozen=True)
@@ -131,7 +150,7 @@ def step_memory(
         share = share_of(step.model, [c for c in chunks if c.stage == s])
         parts, moments = stage_bytes(step, share, s, framework, masks, offload)
         stages.append(StageMemory(s, _floats(parts), _floats(moments)))
-    return StepMemory(tuple(stages), float(step.accelerator.memory_bytes))
+    return StepMemory(tuple(stages), step.accelerator.room_bytes)
 
 
 def peak_bytes(step: Step, framework: Framework) -> Number:
@@ -143,6 +162,12 @@ def peak_bytes(step: Step, framework: Framework) -> Number:
     masks = not step.flash_attention
     moments = [stage_bytes(step, share, stage, framework, masks)[1] for stage, share in telling_stages(step)]
     return reduce(np.maximum, (nbytes for each in moments for nbytes in each.values()))
+
+
+def kept_of_micro_batch(step: Step, framework: Framework, layers: Sequence[int] | None = None) -> float:
+    """Bytes that a micro-batch keeps for its backward on the stage where they are most."""
+    stages = step_memory(step, framework, layers=layers).stages
+    return max(s.parts["activations"] / float(in_flight(step, s.stage)) for s in stages)
 
 
 def _floats(values: dict[str, Number]) -> dict[str, float]:
@@ -161,45 +186,103 @@ def stage_bytes(
     ``masks``: those of dropout are kept.
     """
     soft, model, tp = software(step, framework), step.model, step.tp
-    copies = where(step.schedule == "dualpipe", 2.0, 1.0)
-    parts = states(step, soft, weights_of(step, share), framework)
-    parts = {name: copies * value for name, value in parts.items()}
+    weights = weights_of(step, share)
+    parts = states(step, soft, weights, framework)
+    if np.any(step.schedule == "dualpipe"):
+        parts = {name: value * _copies(step, name) for name, value in parts.items()}
+    if np.any(step.optimizer_in_backward):
+        one = np.minimum(parts["gradients"], soft.gradient * _largest_tensor(step, share))
+        parts["gradients"] = where(step.optimizer_in_backward, one, parts["gradients"])
     if offload is not None:
-        parts = offload.kept(parts)
+        parts = offload.kept(parts, step.precision.gradient_bytes)
     moving: dict[str, Number] = {}
 
     def put(name: str, present: Number, nbytes: Number) -> None:
         if np.any(present):
             moving[name] = where(present, nbytes, 0.0)
 
-    kept, again = _activations(step, share, framework, masks)
-    put("activations", True, in_flight(step, stage) * kept)
+    kept, again, stashed = _activations(step, share, framework, masks)
+    flight = in_flight(step, stage) * kept
+    put("activations", True, np.minimum(flight, stashed) if offload is not None and offload.activations else flight)
     put("recomputed layer", (step.recompute != "none") & (share.layers > 0), again)
     hidden = step.rank_tokens * model.hidden * step.precision.activation_bytes
-    put("logits", share.outputs, soft.logits * step.rank_tokens * model.vocab / tp)
+    put("logits", share.outputs, logit_bytes(step, soft.logits) * step.rank_tokens * model.vocab / tp)
     put("output input", share.outputs, 2 * hidden / step.sequence_cut)
     parts |= moving | {"temporary": _temporary(step)}
     put("sends", step.pp > 1, 4 * hidden / step.sequence_cut)
     put("gathered activations", (tp > 1) & step.sequence_parallel, hidden)  # of one layer at a time
     parts |= moving
-    parts["fragmentation"] = soft.fragmentation * sum(parts.values())
-    parts["context and buffers"] = soft.base
-    backward = sum(parts.values())
-    update = sum(value for name, value in parts.items() if name not in moving) + _update_temporary(step)
-    return parts, {BACKWARD: backward, UPDATE: update}
+    resting = {name: value for name, value in parts.items() if name not in moving}
+    if framework == "fsdp2":
+        parts = _on_a_rank_alone(step, share, soft, parts)
+    moved = sum(parts.get(name, 0.0) for name in (*moving, "temporary"))
+    for each in (parts, resting):
+        each["fragmentation"] = soft.fragmentation * moved
+        each["buffers"] = soft.base
+    here = offload is None or not offload.optimizer
+    update = _update_temporary(step, soft, weights) if here else 0.0
+    return parts, {BACKWARD: sum(parts.values()), UPDATE: sum(resting.values()) + update}
 
 
-def _activations(step: Step, share: Share, framework: Framework, masks: bool) -> tuple[Number, Number]:
-    """(kept by one micro-batch until its backward, made again for the layer under way)."""
+def _on_a_rank_alone(step: Step, share: Share, soft: Software, parts: dict[str, Number]) -> dict[str, Number]:
+    """The parts at the peak of a backward of torch's, where no gradient is cut: gradients come as what is kept goes.
+
+    At its start there is the gradient of the output matrix (all, of earlier micro-batches) and the loss, or a layer
+    made again; at its end all gradients and one layer.
+    """
+    first = np.minimum(parts["gradients"], soft.gradient * _largest_tensor(step, share))
+    start = parts | {"gradients": where(step.num_microbatches == 1, first, parts["gradients"])}
+    again, loss = parts.get("recomputed layer", 0.0), parts.get("logits", 0.0)
+    gone = {"recomputed layer": again >= loss, "logits": loss > again}
+    start |= {name: where(stays, parts[name], 0.0) for name, stays in gone.items() if name in parts}
+    layers = np.maximum(share.layers, 1)
+    end = parts | {"activations": parts["activations"] / layers}
+    end |= {name: 0.0 for name in ("logits", "output input") if name in parts}
+    later = sum(end.values()) > sum(start.values())
+    alone = step.tp * step.pp * step.cp * step.dp == 1
+    return {name: where(alone, where(later, end[name], start[name]), parts[name]) for name in parts}
+
+
+def logit_bytes(step: Step, whole: float) -> Number:
+    """Bytes per logit in the loss, ``whole`` without chunks: a chunk's fp32 copies are gone when the next one starts,
+    the 16-bit logits stay (torchtune, `CEWithChunkedOutputLoss`, in 8 chunks). One kernel reads 16-bit logits and
+    writes their gradient (torchtitan from 2025 and torchtune compile the loss)."""
+    return 2.0 + (where(step.fused_loss, 4.0, whole) - 2.0) / step.loss_chunks
+
+
+def _copies(step: Step, part: str) -> Number:
+    """How many copies of a part DualPipe's two stages on a rank make: the ranks that hold a stage twice are more
+    data-parallel ones, among which ZeRO cuts what it cuts (DeepSeek-V3, arXiv:2412.19437, table 2)."""
+    cut = {"weights": 3, "gathered": 4, "gradients": 2, "optimizer": 1}[part]
+    return where((step.schedule == "dualpipe") & (step.zero_stage < cut), 2.0, 1.0)
+
+
+def _largest_tensor(step: Step, share: Share) -> Number:
+    """Elements of the largest matrix of a share on one rank: an embedding where it has one, else the widest product."""
+    model = step.model
+    matrix = model.hidden * max(model.ffn_hidden, model.q_width)
+    words = (share.embeds + share.outputs) > 0
+    return where(words, np.maximum(model.vocab * model.hidden, matrix), matrix) / step.tp
+
+
+STASHED_INPUTS = 5
+"""Tensors on their way to the host at once (torchtune, `OffloadActivations`, `max_fwd_stash_size`)."""
+
+
+def _activations(step: Step, share: Share, framework: Framework, masks: bool) -> tuple[Number, Number, Number]:
+    """(kept by one micro-batch until its backward, made again for the layer under way, on the GPU when what is kept
+    lies on the host)."""
     kept: Number = 0.0
     again: Number = 0.0
+    stashed: Number = STASHED_INPUTS * layer_input(step)
     for layer, count in ((0, share.dense), (step.model.layers - 1, share.moe)):
         if np.any(count > 0):
-            every = layer_kept(step, layer, masks, framework == "fsdp2")
+            every = layer_kept(step, layer, masks, framework == "fsdp2", eager=framework == "nanotron")
             held = recomputed(every, step)
             kept = kept + count * held
+            stashed = np.maximum(stashed, where(count > 0, held, 0.0))
             again = np.maximum(again, where(count > 0, every.nbytes - held, 0.0))
-    return kept, again
+    return kept, again, stashed
 
 
 def in_flight(step: Step, stage: Number) -> Number:
@@ -240,56 +323,18 @@ def _gathered(step: Step, weights: Weights, framework: Framework) -> Number:
 
 
 def _temporary(step: Step) -> Number:
-    """The largest matrix's gradient in fp32, before it is added to the main gradient."""
+    """The largest matrix's gradient in fp32, before it is added to the main gradient, where there is one of fp32."""
     model = step.model
     matrix = model.hidden * max(model.ffn_hidden, 1) * model.up_matrices / step.tp
-    return 0.0 if step.frozen_weights else 4.0 * matrix
+    return 4.0 * matrix if step.precision.master and not step.frozen_weights else 0.0
 
 
-def _update_temporary(step: Step) -> Number:
-    """What an unfused update makes: the step of the largest tensor in fp32."""
-    return 0.0 if step.frozen_weights else 4.0 * step.model.vocab * step.model.hidden / step.tp
-
-
-# -- what to change ---------------------------------
-
-
-def advice(
-    step: Step,
-    memory: StepMemory,
-    framework: Framework = "megatron",
-    *,
-    layers: Sequence[int] | None = None,
-    offload: Offload | None = None,
-) -> list[str]:
-    """Single changes after which the step fits, most harmless first; empty when it fits already."""
-    fitting: list[str] = []
-    for changes in () if memory.fits else _changes(step):
-        try:
-            other = step_memory(replace(step, **changes), framework, layers=layers, offload=offload)
-        except CommsimError:  # the change does not go with the rest of the step
-            continue
-        if other.fits:
-            words = ", ".join(f"{name}: {str(value).lower()}" for name, value in changes.items())
-            fitting.append(f"{words}: {other.peak / GIB:.1f} GiB")
-    return fitting
-
-
-def _changes(step: Step) -> Iterator[dict[str, Any]]:
-    if step.tp > 1 and not step.sequence_parallel:
-        yield {"sequence_parallel": True}
-    if step.dp * step.cp > 1:
-        yield from ({"zero_stage": stage} for stage in range(step.zero_stage + 1, 4 if step.pp == 1 else 2))
-    if step.recompute == "none":
-        yield {"recompute": "selective"}
-    if step.recompute != "full":
-        yield {"recompute": "full"}
-    if step.micro_batch_size > 1:
-        yield {"micro_batch_size": 1}
-    if step.dp % 2 == 0:
-        if step.tp * 2 <= step.gpus_per_node:
-            yield {"tp": step.tp * 2, "dp": step.dp // 2}
-        deeper: dict[str, Any] = {"pp": step.pp * 2, "dp": step.dp // 2}
-        yield deeper
-        if step.zero_stage:
-            yield deeper | {"recompute": "full"}
+def _update_temporary(step: Step, soft: Software, weights: Weights) -> Number:
+    """What an update makes: the step of the largest tensor, in the type of the weights that it updates, or its own
+    copies of gradients."""
+    if step.frozen_weights:
+        return 0.0
+    width = 4.0 if step.precision.master else step.precision.weight_bytes
+    cut = step.zero_stage > 0
+    owned = weights.dense / where(cut, step.shards, 1) + weights.expert / where(cut, step.expert_dp, 1)
+    return np.maximum(width * step.model.vocab * step.model.hidden / step.tp, soft.update * owned)

@@ -14,6 +14,7 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.kinds import LinkKind, VertexKind
+from commsim.training.columns import Number
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -21,26 +22,29 @@ if TYPE_CHECKING:
 UPDATE_BYTES = 28.0
 """Host memory traffic of Adam per parameter: read gradient, weight and two moments in fp32, write three of them."""
 
-BUCKET_SHARE = 0.1
-"""Of the gradients, what is on the GPU until it has left: assumed. DeepSpeed's bucket (`reduce_bucket_size`, 5e8) is a
-tenth of 5e9 parameters on a GPU."""
+BUCKET_GRADIENTS = 5e8
+"""Gradients on the GPU until they have left: DeepSpeed's default `reduce_bucket_size`."""
 
 
 @dataclass(frozen=True)
 class Offload:
-    """What leaves the GPU. ``update_bytes_per_s``: of host memory, one GPU's share; ``nvme_bytes_per_s`` likewise."""
+    """What leaves the GPU. ``update_bytes_per_s``: of host memory, one GPU's share; ``nvme_bytes_per_s`` likewise.
+
+    ``activations``: what forwards keep for backwards; see `commsim.training.copies`.
+    """
 
     optimizer: bool = True
     parameters: bool = False
     update_bytes_per_s: float = 25e9
     nvme_bytes_per_s: float = 0.0
+    activations: bool = False
 
-    def kept(self, parts: dict[str, float]) -> dict[str, float]:
-        """The parts that stay on the GPU."""
+    def kept(self, parts: dict[str, Number], gradient_bytes: float = 2.0) -> dict[str, Number]:
+        """The states that stay on the GPU."""
         kept = dict(parts)
         if self.optimizer:
             kept["optimizer"] = 0.0
-            kept["gradients"] = BUCKET_SHARE * kept["gradients"]
+            kept["gradients"] = np.minimum(kept["gradients"], BUCKET_GRADIENTS * gradient_bytes)
         if self.parameters:
             kept["weights"] = 0.0
         return kept

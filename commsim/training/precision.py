@@ -3,7 +3,8 @@
 Sources: mixed precision with fp32 master weights, Micikevicius et al. 2018 (arXiv:1710.03740); 16 bytes per parameter
 with Adam, Rajbhandari et al. 2020 (arXiv:1910.02054, section 3.1); 18 with fp32 gradients, Megatron-LM
 `arguments.py` (`--accumulate-allreduce-grads-in-fp32`); 20 with a second fp32 copy of the gradients, Smith et al. 2022
-(arXiv:2201.11990, section 3.1); 8-bit states, Dettmers et al. 2022 (arXiv:2110.02861); Adafactor, Shazeer & Stern 2018
+(arXiv:2201.11990, section 3.1); ``pure-bf16``: weights, gradients and moments in 16 bit, as torchtune's
+``dtype: bf16`` trains; 8-bit states, Dettmers et al. 2022 (arXiv:2110.02861); Adafactor, Shazeer & Stern 2018
 (arXiv:1804.04235).
 """
 
@@ -17,9 +18,27 @@ from commsim.training.accelerator import Accelerator
 BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp6": 0.75, "fp4": 0.5}
 """Bytes of an element in memory; tf32 is fp32 with shorter factors."""
 
-OPTIMIZER_BYTES = {"adam": 8.0, "adamw": 8.0, "sgd": 0.0, "sgd-momentum": 4.0, "adafactor": 0.0, "adam-8bit": 2.0}
+OPTIMIZER_BYTES = {
+    "adam": 8.0,
+    "adamw": 8.0,
+    "adam-bf16": 4.0,  # Megatron-LM: --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16
+    "adam-fp8": 2.0,  # the same with fp8 (`arguments.py` allows fp32, fp16, bf16 and fp8)
+    "adam-8bit": 2.0,  # bitsandbytes AdamW8bit
+    "paged-adam": 8.0,  # bitsandbytes PagedAdamW
+    "paged-adam-8bit": 2.0,  # bitsandbytes PagedAdamW8bit
+    "sgd": 0.0,
+    "sgd-momentum": 4.0,
+    "adafactor": 0.0,
+}
 """Bytes of state per parameter beside the master weight. Adafactor keeps a row and a column per matrix: none per
 parameter. The block constants of 8-bit states add 4 bytes per 256 parameters and state, below 2 %."""
+
+_OWN_TYPE = ("adam-bf16", "adam-fp8", "adam-8bit", "paged-adam-8bit")
+"""Optimizers whose states have a type of their own; those of the others have the type of the weights they update."""
+
+PAGED = ("paged-adam", "paged-adam-8bit")
+"""Optimizers whose states lie in memory that CUDA moves to the host when the GPU is full (unified memory, Dettmers et
+al. 2023, arXiv:2305.14314, section 3): they take room only where there is some."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +94,24 @@ class Precision:
         if optimizer not in OPTIMIZER_BYTES:
             raise ScenarioError(f"found the optimizer {optimizer!r}, expected one of {', '.join(OPTIMIZER_BYTES)}")
         states = OPTIMIZER_BYTES[optimizer]
-        if not self.master and optimizer != "adam-8bit":
+        if not self.master and optimizer not in _OWN_TYPE:
             states *= BYTES[self.weight] / 4.0  # the states have the type of the weights
         return states + (4.0 if self.master else 0.0)
+
+    def resident_bytes(self, optimizer: str) -> float:
+        """Of `optimizer_bytes` those that must be on the GPU: paged states may leave it."""
+        paged = OPTIMIZER_BYTES[optimizer] if optimizer in PAGED else 0.0
+        if optimizer not in _OWN_TYPE and not self.master:
+            paged *= BYTES[self.weight] / 4.0
+        return self.optimizer_bytes(optimizer) - paged
 
     def state_bytes(self, optimizer: str = "adam") -> float:
         """Bytes per parameter of weight, gradient, master copy and states: 16, 18, 20 for the mixed formats."""
         return self.weight_bytes + self.gradient_bytes + self.extra_gradient_bytes + self.optimizer_bytes(optimizer)
+
+    def resident_state_bytes(self, optimizer: str) -> float:
+        """Of `state_bytes` those that must be on the GPU."""
+        return self.state_bytes(optimizer) - self.optimizer_bytes(optimizer) + self.resident_bytes(optimizer)
 
     def check(self, accelerator: Accelerator) -> None:
         """ScenarioError where the accelerator cannot multiply in these types."""

@@ -28,6 +28,9 @@ RECOMPUTE = ("none", "selective", "layerwise", "full")
 """``selective`` recomputes the attention core (Korthikanti et al. 2022), ``layerwise`` keeps the results of matrix
 products but for every second one (torchtitan's selective AC), ``full`` the whole layer."""
 
+MODULES = ("core_attn", "mla_up_proj", "moe_act", "layernorm", "mlp", "moe", "shared_experts")
+"""What ``selective`` may recompute, by the names of Megatron-LM's ``--recompute-modules`` (`transformer_config.py`)."""
+
 STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
@@ -77,6 +80,11 @@ class Step:
     gpus_per_node: int = 8
     nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
     imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
+    recompute_modules: tuple[str, ...] = ("core_attn",)  # of `MODULES`, with selective recomputation
+    fp8_activations: bool = False  # what products and SwiGLU read is kept for the backward in 8 bit
+    fused_loss: bool = False  # one kernel from 16-bit logits to their gradient: no fp32 copies
+    loss_chunks: int = 1  # pieces of a micro-batch whose loss is computed one after the other
+    optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
     context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
 
@@ -156,6 +164,9 @@ class Step:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(choices)}"
+        for module in self.recompute_modules:
+            if module not in MODULES:
+                yield f"recompute_modules = {module!r}, expected some of {', '.join(MODULES)}"
         if self.zero_stage not in (0, 1, 2, 3):
             yield f"zero_stage = {self.zero_stage}, expected 0, 1, 2 or 3"
         yield from (rule.message(self) for rule in RULES if rule.broken(self))
@@ -170,7 +181,7 @@ Steps: TypeAlias = Step | Columns
 
 COUNTS = (
     "seq_len", "micro_batch_size", "global_batch_size", "tp", "pp", "cp", "dp", "ep", "expert_tp", "virtual_stages",
-    "gpus_per_node",
+    "gpus_per_node", "loss_chunks",
 )  # fmt: skip
 """Fields of at least 1."""
 
@@ -281,6 +292,16 @@ RULES = (
         lambda s: (
             f"tp = {s.tp}, expected a divisor of the {s.rank_tokens} tokens of a micro-batch with sequence_parallel"
         ),
+    ),
+    StepRule(
+        "recompute_modules",
+        lambda s: ("mla_up_proj" in s.recompute_modules) & (s.model.latent.kv_lora_rank == 0),
+        lambda s: f"recompute_modules = mla_up_proj, expected other modules: {s.model.name} has no latent attention",
+    ),
+    StepRule(
+        "optimizer_in_backward",
+        lambda s: s.optimizer_in_backward & (s.num_microbatches > 1),
+        lambda s: f"optimizer_in_backward with {s.num_microbatches} micro-batches, expected 1: gradients are not kept",
     ),
     StepRule("ep", lambda s: s.model.routing.experts % s.ep != 0, _experts),
     StepRule(

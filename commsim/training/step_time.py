@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from commsim.training.columns import Number, where
+from commsim.training.columns import Number, holds, where
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Passes, Values, memory_rate, step_compute
 from commsim.training.dispatch import (
     Dispatcher,
@@ -17,6 +17,7 @@ from commsim.training.dispatch import (
     dispatch_values,
 )
 from commsim.training.overlap import added
+from commsim.training.recompute import module_shares
 from commsim.training.spec import Steps
 from commsim.training.stages import Share, telling_stages
 
@@ -149,10 +150,13 @@ def _slowest(step: Steps, dense: Number, moe: Number, head: Number) -> Share:
 
 
 def recompute_seconds(p: Passes, step: Steps) -> Number:
-    """Seconds of a layer's second forward: all of it, its unfused attention core, or what layer-wise AC drops."""
-    core = where(step.flash_attention, 0.0, p.attention)
+    """Seconds of a layer's second forward: all of it, of its modules (of attention's core where it is not fused), or
+    what layer-wise AC drops; modules of some layers only count for all of them by their share."""
+    products, kernels = module_shares(step)
+    core = where(step.flash_attention, 0.0, p.attention) * holds(step.recompute_modules, "core_attn")
+    modules = core + products * p.gemm + kernels * p.memory
     layerwise = where(step.recompute == "layerwise", LAYERWISE_PRODUCTS * p.gemm + LAYERWISE_MEMORY * p.memory, 0.0)
-    return where(step.recompute == "full", p.forward, where(step.recompute == "selective", core, layerwise))
+    return where(step.recompute == "full", p.forward, where(step.recompute == "selective", modules, layerwise))
 
 
 # -- inside a pass, seconds of a stage's layers on one micro-batch ---------------------------------

@@ -7,6 +7,7 @@ Model FLOPs count every product once forward and twice backward, attention as if
 from __future__ import annotations
 
 from commsim.training.model import Model
+from commsim.training.recompute import module_shares
 from commsim.training.spec import Step
 
 
@@ -30,13 +31,16 @@ def model_flops(step: Step, causal: bool = False) -> float:
 
 
 def hardware_flops(step: Step, causal: bool = False) -> float:
-    """`model_flops` and what is computed again: the layers with full recomputation, their attention with selective."""
+    """`model_flops` and what is computed again: the layers with full recomputation, their modules with selective."""
     again = 0.0
     attention = step.model.layers * attention_flops(step.model, step.seq_len, causal)
+    layers = forward_flops(step.model, step.seq_len, causal) - 2.0 * step.model.vocab * step.model.hidden
     if step.recompute == "full":
-        again = forward_flops(step.model, step.seq_len, causal) - 2.0 * step.model.vocab * step.model.hidden
-    elif step.recompute == "selective" and not step.flash_attention:
-        again = attention
+        again = layers
+    elif step.recompute == "selective":
+        again = module_shares(step)[0] * (layers - attention)
+        if "core_attn" in step.recompute_modules and not step.flash_attention:
+            again += attention
     return model_flops(step, causal) + step.tokens * again
 
 

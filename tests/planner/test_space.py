@@ -14,7 +14,7 @@ from commsim.errors import CommsimError
 from commsim.planner import ranking as ranking_module
 from commsim.planner.ranking import Ranking, evaluated, rank_space, valid_batches
 from commsim.planner.space import AXES, REASONS, Block, Space, default_axes
-from commsim.training.accelerator import accelerator
+from commsim.training.accelerator import NOT_ALLOCATED_BYTES, accelerator
 from commsim.training.compute import step_compute
 from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
@@ -114,7 +114,7 @@ def test_the_kept_are_the_best_of_all() -> None:
             each.append(table.seconds)
             peaks.append(table.memory_bytes)
     seconds, memory = np.concatenate(each), np.concatenate(peaks)
-    fits = memory <= of.accelerator.memory_bytes
+    fits = memory <= of.accelerator.room_bytes
     assert ranking.counts["fits"] == fits.sum()
     assert ranking.walked == of.size
     assert [r.seconds for r in ranking.best[:5]] == pytest.approx(np.sort(seconds[fits])[:5])
@@ -187,7 +187,7 @@ def test_one_that_fills_the_memory_to_the_last_byte_is_one_of_the_topmost_eighth
     both = rank_space(of, "megatron", shipped_values())
     peaks = [r.memory_bytes for r in both.best]
     assert min(peaks) > 7 / 8 * max(peaks)
-    gpu = replace(of.accelerator, memory_bytes=max(peaks))  # type: ignore[arg-type]
+    gpu = replace(of.accelerator, memory_bytes=max(peaks) + NOT_ALLOCATED_BYTES)  # type: ignore[arg-type]
     full = replace(of, accelerator=gpu)
     ranking = rank_space(full, "megatron", shipped_values(), keep=1)
     assert ranking.counts["fits"] == 2

@@ -102,7 +102,7 @@ def test_a_training_step_is_told_on_its_page() -> None:
     answer = text[: text.index("<h2")]
     assert "a step on 16 GPUs" in answer
     assert "tokens/s per GPU" in answer
-    assert "of 74.5 GiB: it fits" in answer
+    assert "of 78.6 GiB: it fits" in answer
     assert "Where the time goes" in text[text.index("<h2") :]
     assert "tensor parallelism, exposed" in text
     assert text.count("<figure") == 3  # causes, pipeline, memory

@@ -117,7 +117,7 @@ def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
     scenario = _load(tmp_path, _TEXT, "workload.0.training.mesh={tp: 1, pp: 1}", "workload.0.training.model=llama3-70b")
     result = run(scenario)
     assert not result.trainings[0].memory.fits
-    assert any("GiB of the 74.5 GiB" in w for w in result.warnings)
+    assert any("GiB of the 78.6 GiB" in w for w in result.warnings)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "dualpipe", "naive"])
@@ -275,7 +275,7 @@ def test_a_fine_tune_that_does_not_fit_says_what_would(tmp_path: Path) -> None:
     item = run(_load(tmp_path, _TUNED.replace("llama-7b", "llama-65b"))).trainings[0]
     assert not item.memory.fits
     changes = item.advice[0].rsplit(":", 1)[0].split(", ")
-    assert changes == ["zero_stage: 3", "recompute: full"]
+    assert changes[0] == "zero_stage: 3"
     overrides = [f"workload.0.training.{change.replace(': ', '=')}" for change in changes]
     assert run(_load(tmp_path, _TUNED.replace("llama-7b", "llama-65b"), *overrides)).trainings[0].memory.fits
 
@@ -302,3 +302,16 @@ def test_groups_that_share_a_card_have_their_part_of_it() -> None:
     assert times[1, 400] == pytest.approx(times[4, 100], rel=0.01)
     assert times[1, 400] == pytest.approx(times[8, 50], rel=0.01)
     assert times[1, 100] > 1.1 * times[1, 400]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_passes_wait_for_copies_of_activations_that_last_longer(tmp_path: Path, recompute: str) -> None:
+    """Over the host's links of an A100 all that a layer keeps takes longer than its pass, its input does not."""
+    text = _TEXT.replace("hgx-h100-ndr400", "dgx-a100-hdr200")
+    changes = [f"workload.0.training.recompute={recompute}", "workload.0.training.mesh={tp: 1, pp: 1}"]
+    offload = "workload.0.training.offload={optimizer: false, activations: true}"
+    here, there = (run(_load(tmp_path, text, *changes, *more)).trainings[0] for more in ((), (offload,)))
+    assert there.memory.peak < here.memory.peak
+    assert any("GB of activations of every micro-batch go to the host and back" in note for note in there.notes)
+    waits = there.step_s / here.step_s
+    assert waits > 1.2 if recompute == "none" else waits == pytest.approx(1.0, abs=0.01)

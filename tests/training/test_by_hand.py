@@ -6,7 +6,8 @@ import pytest
 from steps import step
 
 from commsim.training.activations import _attention, _every_second_product
-from commsim.training.finetune import FineTune, finetune_advice
+from commsim.training.advice import finetune_advice
+from commsim.training.finetune import FineTune
 from commsim.training.model import model
 from commsim.training.parameters import shipped_values
 from commsim.training.precision import precision, with_gradients
@@ -49,11 +50,11 @@ def test_tp_cuts_what_experts_exchange() -> None:
 
 
 def test_latent_attention_keeps_low_rank_vectors_and_full_heads() -> None:
-    """DeepSeek-V3 on one token of one rank: 7168; 2 x 1536, 2 x 512 and 64 latent; 128 heads of 2 x 192 and 2 x 128."""
+    """DeepSeek-V3 on one token of one rank: 2 x 1536, 2 x 512 and 64 latent; 128 heads of 2 x 192 and 2 x 128."""
     one = step(model=model("deepseek-v3"), seq_len=1, flash_attention=False)
     latent = 2 * 1536 + 2 * 512 + 64
     heads = 128 * (2 * 192 + 2 * 128)
-    assert _attention(one, one.rank_tokens) == 2 * (7168 + latent + heads)
+    assert _attention(one, one.rank_tokens) == 2 * (latent + heads)
 
 
 def test_layerwise_checkpoints_are_the_input_attentions_output_and_every_second_product() -> None:

@@ -114,6 +114,25 @@ def test_generations_support_their_types() -> None:
     assert names["B200"] == set(PRECISIONS)
 
 
+@pytest.mark.parametrize(
+    ("name", "mebibytes"),
+    [("H100", 81559), ("A100", 81920), ("A100-40GB", 40960), ("A6000", 49140), ("RTX-4090", 24564), ("B200", 183359)],
+)
+def test_memory_is_what_the_driver_reports(name: str, mebibytes: int) -> None:
+    """As nvidia-smi prints it (sources: accelerators.yaml), less 1 GiB for the driver and a CUDA context."""
+    gpu = accelerator(name)
+    assert gpu.memory_bytes == mebibytes * 1024**2
+    assert gpu.room_bytes == (mebibytes - 1024) * 1024**2
+    assert f"{mebibytes / 1024:.1f} GiB of {gpu.name} by nvidia-smi" in gpu.room_words
+    assert gpu.room_words.endswith("less 1 GiB for driver and CUDA context")
+
+
+def test_memory_of_a_datasheet_says_so() -> None:
+    gpu = accelerator("H100-SXM5-96GB-HBM2e")
+    assert gpu.memory_bytes == 96e9
+    assert "by datasheet, less" in gpu.room_words
+
+
 def test_every_accelerator_is_whole() -> None:
     for name in accelerator_names():
         found = accelerator(name)

@@ -72,12 +72,12 @@ def test_a_method_beside_a_base_moves_its_bytes_once_forward_and_twice_backward(
 
 
 def test_activations_of_experts_by_hand() -> None:
-    """Mixtral: two experts a token; every copy's input and output stay, and what its MLP makes in between."""
+    """Mixtral: two experts a token; every copy's input stays, and what its MLP makes until its last product."""
     one = step(model=model("mixtral-8x7b"), dp=8, ep=8, imbalance=1.5)
     rows, width, ffn = 4096 * 2 * 1.5, 4096, 14336
-    router, experts = 4096 * (width * 2 + 8 * 8), rows * (2 * width + 3 * ffn) * 2
+    router, experts = 4096 * 8 * 8, rows * (width + 3 * ffn) * 2
     dense = replace(one, model=model("llama3-8b"), ep=1)  # the same attention, and an MLP of the same width
-    mlp = 4096 * (width + 3 * ffn) * 2
+    mlp = 4096 * 3 * ffn * 2
     beside = layer_kept(dense, 0, dropout=False).nbytes - mlp
     assert layer_kept(one, 0, dropout=False).nbytes == pytest.approx(beside + router + experts)
 

@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from commsim.errors import CommsimError
-from commsim.training.accelerator import accelerator
+from commsim.training.accelerator import CONTEXT_BYTES, accelerator
 from commsim.training.activations import layer_kept, recomputed
 from commsim.training.finetune import (
     NF4_BYTES,
     NF4_DOUBLE_BYTES,
     FineTune,
     finetune_memory,
+    lora_kept,
     lora_parameters,
+    scaled_kept,
 )
 from commsim.training.memory import (
     Framework,
@@ -27,7 +29,7 @@ from commsim.training.memory import (
     step_memory,
 )
 from commsim.training.model import Model, model
-from commsim.training.precision import precision
+from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import Weights
 from commsim.units import GIB, GIGA
@@ -41,6 +43,7 @@ _FRAMEWORKS: tuple[tuple[str, Framework], ...] = (
     ("bigscience", "deepspeed"),
     ("bsv100", "deepspeed"),
     ("titan", "fsdp2"),
+    ("nanotron", "nanotron"),
 )
 """Software by the beginning of a row's id; megatron where none is named."""
 
@@ -128,6 +131,7 @@ def row_model(row: Row) -> Model:
             changes["moe"] = replace(base.moe, dense_layers=min(1, base.moe.dense_layers))
         return replace(base, **changes)  # type: ignore[arg-type]
     hidden, heads = _number(row, "hidden"), _number(row, "heads", 96)
+    llama = name.startswith("Llama-like")  # nanotron's script ties embeddings where ffn_hidden is below 10,000
     return Model(
         row["model"],
         _number(row, "layers"),
@@ -138,38 +142,78 @@ def row_model(row: Row) -> Model:
         max(1, hidden // heads),
         _number(row, "vocab", 250_880 if "BLOOM" in row["model"] else None),
         _number(row, "seq_len"),
+        gated_mlp=llama,
+        norm="rmsnorm" if llama else "layernorm",
+        tied_embeddings=llama and _number(row, "ffn_hidden") < 10_000,
     )
 
 
 def row_step(row: Row) -> Step:
-    """The step of a row of `steps.csv`, as far as memory depends on it."""
-    dp, micro = _number(row, "dp", 1), _number(row, "micro_batch", 1)
+    """The step of a row of `steps.csv`, as far as memory depends on it.
+
+    torchtitan cuts a rank's batch into as many micro-batches as there are stages (`pipelining_utils.py`), and compiles
+    the loss with the model from 2025 on (`components/loss.py`). NeMo's recipes have a distributed optimizer, and
+    sequence parallelism with tensor parallelism.
+    """
     framework = framework_of(row["id"])
+    dp, pp = _number(row, "dp", 1), _number(row, "pp", 1)
+    titan, nemo = framework == "fsdp2", row["id"].startswith("dgxc")
+    local = _number(row, "global_batch_seqs", dp) // dp
+    micro = _number(row, "micro_batch", max(1, local // pp) if titan else 1)
+    chunks = 2 if titan and "interleaved" in (row.get("schedule") or "") else 1
     batch = max(micro * dp, _number(row, "global_batch_seqs", micro * dp) // (micro * dp) * micro * dp)
     recompute = row.get("recompute") or "none"
     old = framework == "deepspeed"
     return Step(
         row_model(row),
         accelerator(row["gpu_model"]),
-        precision(row.get("precision") or "bf16"),
+        _formats(row, framework),
         _number(row, "seq_len"),
         micro,
         batch,
         tp=_number(row, "tp", 1),
-        pp=_number(row, "pp", 1),
+        pp=pp,
         cp=_number(row, "cp", 1),
         dp=dp,
+        virtual_stages=_number(row, "vpp", chunks),
+        fused_loss=titan and "_2025" in row["table"],
         ep=_number(row, "ep", 1),
-        sequence_parallel=row.get("sp") == "yes",
-        zero_stage=_number(row, "zero_stage", 0),
+        sequence_parallel=row.get("sp") == "yes" or (nemo and _number(row, "tp", 1) > 1),
+        zero_stage=_number(row, "zero_stage", int(nemo)),
+        optimizer="adam-8bit" if "8-bit optimizer" in row["notes"] else "adam",
         recompute="layerwise" if framework == "fsdp2" and recompute == "selective" else recompute,
         stack="eager" if old else "tuned",
         flash_attention=not old,
     )
 
 
+def _formats(row: Row, framework: Framework) -> Precision:
+    """The number formats: fp32 gradients with Megatron-LM, 16-bit ones in NeMo's performance recipes
+    (``plugins.grad_reduce_in_fp32 = False``)."""
+    formats = precision(row.get("precision") or "bf16")
+    wide = framework == "megatron" and formats.master and not row["id"].startswith("dgxc")
+    return with_gradients(formats, 18) if wide else formats
+
+
 def _peak(row: Row) -> float:
-    return step_memory(row_step(row), framework_of(row["id"])).peak
+    """The peak; rows of DeepSpeed are nvidia-smi's figures, which count the CUDA context, those of nanotron its first
+    rank's (`helpers.py`, `log_throughput`)."""
+    framework, one = framework_of(row["id"]), row_step(row)
+    if framework == "nanotron":
+        return step_memory(one, framework, layers=_by_cost(one)).stages[0].peak
+    context = CONTEXT_BYTES if framework == "deepspeed" else 0.0
+    return step_memory(one, framework).peak + context
+
+
+def _by_cost(step: Step) -> list[int]:
+    """nanotron's layers of every stage, by parameters, of which the output matrix has some (`models/base.py`)."""
+    layer = 4 * step.model.hidden**2 + 3 * step.model.hidden * step.model.ffn_hidden
+    total, counts = step.model.layers * layer + step.model.vocab * step.model.hidden, [0] * step.pp
+    stage = 0
+    for built in range(1, step.model.layers + 1):
+        counts[stage] += 1
+        stage += built * layer > total * (stage + 1) / step.pp
+    return counts
 
 
 # -- analytic rows ---------------------------------
@@ -226,13 +270,17 @@ def _paper_percent(row: Row) -> float:
 
 
 def _finetune(row: Row) -> float:
-    """LoRA and adapters on one GPU in eager torch; tokens are the longest example, or 512, times the micro-batch."""
+    """LoRA and adapters of LitGPT on one GPU in eager torch.
+
+    Tokens are those of the longest example, or 512, times the micro-batch.
+    """
     table, notes = row["table"], row["notes"]
     if "full" in table:
         raise _MissingError("full fine-tuning with optimizers that the row does not name")
     if "Multiple" in table:
         raise _MissingError("how the parameters are cut over the GPUs is not printed")
-    one = Step(model(row["model"]), accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
+    untied = replace(model(row["model"]), tied_embeddings=False)  # its output is a matrix of its own (`model.py`)
+    one = Step(untied, accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
     longest = re.search(r"longest example (\d+)", notes)
     tokens = (int(longest[1]) if longest else 512) * _number(row, "micro_batch", 1)
     trained = re.search(r"trainable parameters ([\d,]+)", notes)
@@ -240,7 +288,14 @@ def _finetune(row: Row) -> float:
     base = 2.0
     if "nf4" in row["precision"] or "qlora" in table:
         base = NF4_DOUBLE_BYTES if "dq" in row["precision"] else NF4_BYTES
-    return sum(finetune_memory(one, FineTune(trainable, base), tokens).values())
+    kept = scaled_kept(one) if "adapter_v2" in table else 0.0
+    if table.startswith(_LORA_EVERYWHERE):
+        kept = lora_kept(one, ("o", "up", "gate", "down"))
+    return sum(finetune_memory(one, FineTune(trainable, base, kept_bytes=kept), tokens).values())
+
+
+_LORA_EVERYWHERE = ("phi-2/", "tiny-llama/")
+"""Configurations of LitGPT's `config_hub/finetune` (commit 26857050) with LoRA beside all matrices."""
 
 
 _KINDS = {

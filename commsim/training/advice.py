@@ -1,0 +1,220 @@
+"""What to change so that a step fits: every change is tried, its memory and its time computed, the quickest first.
+
+Times are those of the closed form, over the step's own; a host's copies count where they do not hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+from commsim.errors import CommsimError
+from commsim.training.accelerator import PCIE_BYTES_PER_S
+from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_step_memory, kept_of_tune
+from commsim.training.memory import Framework, StepMemory, kept_of_micro_batch, software, step_memory
+from commsim.training.offload import Offload
+from commsim.training.parameters import shipped_values
+from commsim.training.spec import Step
+from commsim.training.stages import chunk_weights, chunks_of
+from commsim.training.step_time import optimizer_seconds, step_time
+from commsim.units import GIB
+
+MOST_TOGETHER = 3
+"""Changes that are tried together."""
+
+MOST_LINES = 10
+"""Of the cheapest."""
+
+LOSS_CHUNKS = 8
+"""Pieces of the loss that are tried: torchtune's default (`LinearCrossEntropyLoss`, ``num_output_chunks``)."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Fields of a step that a change sets; ``offload``: those of the offload beside it, as a scenario names them."""
+
+    fields: dict[str, Any]
+    offload: dict[str, bool] = field(default_factory=dict)
+    quantised: bool = False  # a fine-tuning's base, which makes it QLoRA
+
+    @property
+    def words(self) -> str:
+        """As a scenario would say it."""
+        parts = [f"{name}: {str(value).lower()}" for name, value in self.fields.items()]
+        parts += [f"offload.{name}: {str(value).lower()}" for name, value in self.offload.items()]
+        return ", ".join([*parts, *(["kind: qlora"] if self.quantised else [])])
+
+    def applied(self, step: Step, offload: Offload | None) -> tuple[Step, Offload | None]:
+        """The step and its offload after the change."""
+        if not self.offload:
+            return replace(step, **self.fields), offload
+        return replace(step, **self.fields), replace(offload or Offload(), **self.offload)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A change after which a step fits: what it then needs, and its seconds over those of before."""
+
+    change: Remedy
+    peak: float
+    slower: float
+
+    @property
+    def text(self) -> str:
+        """In one phrase."""
+        return f"{self.change.words}: {self.peak / GIB:.1f} GiB, step {100 * (self.slower - 1):+.0f} %"
+
+
+def advice(
+    step: Step,
+    memory: StepMemory,
+    framework: Framework = "megatron",
+    *,
+    layers: Sequence[int] | None = None,
+    offload: Offload | None = None,
+    pcie: float | None = None,
+) -> list[str]:
+    """Changes after which the step fits, the cheapest in time first; empty when it fits already.
+
+    ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own.
+    """
+    if memory.fits:
+        return []
+
+    def tried(change: Remedy) -> tuple[StepMemory, float]:
+        other, beside = change.applied(step, offload)
+        needs = step_memory(other, framework, layers=layers, offload=beside)
+        return needs, _seconds(other, framework, layers, beside, pcie) if needs.fits else 0.0
+
+    own = _seconds(step, framework, layers, offload, pcie)
+    return [one.text for one in _fitting(list(_changes(step, offload)), tried, own)]
+
+
+def finetune_advice(
+    step: Step, tune: FineTune, offload: Offload | None = None, pcie: float | None = None
+) -> list[str]:  # fmt: skip
+    """The same for few weights beside a frozen base."""
+    if finetune_step_memory(step, tune, offload).fits:
+        return []
+
+    def tried(change: Remedy) -> tuple[StepMemory, float]:
+        other, beside = change.applied(step, offload)
+        part = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if change.quantised else tune
+        return finetune_step_memory(other, part, beside), _seconds_of_tune(other, part, beside, pcie)
+
+    return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Remedy({}))[1])]
+
+
+def _fitting(single: list[Remedy], tried: Callable[[Remedy], tuple[StepMemory, float]], own: float) -> list[Fitting]:
+    """What fits of the changes and of few of them together, none of which would do without another; cheapest first."""
+    fits: dict[frozenset[int], Fitting] = {}
+    for number in range(1, MOST_TOGETHER + 1):
+        for some in combinations(range(len(single)), number):
+            change = None if any(less <= set(some) for less in fits) else _together([single[i] for i in some])
+            if change is None:
+                continue
+            try:
+                needs, seconds = tried(change)
+            except CommsimError:  # the change does not go with the rest of the step
+                continue
+            if needs.fits:
+                fits[frozenset(some)] = Fitting(change, needs.peak, seconds / own)
+    return sorted(fits.values(), key=lambda one: one.slower)[:MOST_LINES]
+
+
+def _together(changes: Sequence[Remedy]) -> Remedy | None:
+    """Several changes as one; None where two of them set the same field."""
+    names = [name for change in changes for name in change.fields]
+    if len(set(names)) < len(names):
+        return None
+    merged = {name: value for change in changes for name, value in change.fields.items()}
+    moved = sorted({pair for change in changes for pair in change.offload.items()})  # what one offloads, both do
+    return Remedy(merged, dict(moved), any(change.quantised for change in changes))
+
+
+# -- seconds ---------------------------------
+
+
+def _seconds(
+    step: Step, framework: Framework, layers: Sequence[int] | None, offload: Offload | None, pcie: float | None
+) -> float:
+    """Seconds of a step; with the update on the host, of the fullest stage, instead of the GPU's."""
+    values = shipped_values()
+    time = step_time(step, values)
+    seconds = float(time.total)
+    if offload is None:
+        return seconds
+    pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
+    if offload.activations:
+        seconds += _shown_copies(step, kept_of_micro_batch(step, framework, layers), float(time.compute), pcie)
+    if offload.optimizer or offload.parameters:
+        held = [chunk_weights(step, chunk) for chunk in chunks_of(step, layers)]
+        owned = max(weights.total for weights in held) * step.virtual_stages / (step.shards if step.zero_stage else 1)
+        formats, soft = step.precision, software(step, framework)
+        update = offload.update_seconds(owned, formats.weight_bytes, formats.gradient_bytes, pcie)
+        fetched = offload.fetch_seconds(owned * float(soft.weight), pcie) * 2.0 * step.num_microbatches
+        seconds += update + fetched - float(optimizer_seconds(step, values))
+    return seconds
+
+
+def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None, pcie: float | None) -> float:
+    """Seconds of a step on a frozen base; reading a quantised one in every pass counts."""
+    time = step_time(step, shipped_values())
+    seconds = float(time.total)
+    if tune.base_bytes < 2.0:  # read in 4 bit and written in 16 for forward, backward, and what is computed again
+        passes = 3.0 if step.recompute == "full" else 2.0
+        moved = step.model.parameters() * (tune.base_bytes + 2.0)
+        seconds += passes * step.num_microbatches * moved / step.accelerator.memory_bytes_per_s
+    if offload is not None and offload.activations:
+        pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
+        seconds += _shown_copies(step, kept_of_tune(step, tune), float(time.compute), pcie)
+    return seconds
+
+
+def _shown_copies(step: Step, nbytes: float, compute: float, pcie: float) -> float:
+    """Seconds by which copies of activations outlast the passes beside them: a third of compute forward, two back."""
+    each, copy = compute / step.num_microbatches, nbytes / pcie
+    return step.num_microbatches * (max(0.0, copy - each / 3.0) + max(0.0, copy - 2.0 * each / 3.0))
+
+
+# -- changes ---------------------------------
+
+
+def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
+    """Single changes that may help."""
+    if step.tp > 1 and not step.sequence_parallel:
+        yield Remedy({"sequence_parallel": True})
+    if step.dp * step.cp > 1:
+        stages = range(step.zero_stage + 1, 4 if step.pp == 1 else 2)
+        yield from (Remedy({"zero_stage": stage}) for stage in stages)
+    yield from _changes_of_pass(step, offload)
+    if step.recompute == "none":
+        yield Remedy({"recompute": "selective"})
+    if step.dp % 2 == 0:
+        if step.tp * 2 <= step.gpus_per_node:
+            yield Remedy({"tp": step.tp * 2, "dp": step.dp // 2})
+        yield Remedy({"pp": step.pp * 2, "dp": step.dp // 2})
+    if (offload is None or not offload.optimizer) and not step.frozen_weights:
+        yield Remedy({}, {"optimizer": True})
+
+
+def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Remedy]:
+    if step.zero_stage < 3 and step.dp > 1:
+        yield Remedy({"zero_stage": 3})
+    yield from _changes_of_pass(step, offload)
+    if tune.base_bytes == 2.0:
+        yield Remedy({}, quantised=True)
+
+
+def _changes_of_pass(step: Step, offload: Offload | None) -> Iterator[Remedy]:
+    """Less kept for the backward, or elsewhere."""
+    if step.recompute != "full":
+        yield Remedy({"recompute": "full"})
+    if step.micro_batch_size > 1:
+        yield Remedy({"micro_batch_size": 1})
+    if step.loss_chunks == 1:
+        yield Remedy({"loss_chunks": LOSS_CHUNKS})
+    if offload is None or not offload.activations:
+        yield Remedy({}, {"activations": True} | ({"optimizer": False} if offload is None else {}))
