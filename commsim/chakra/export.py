@@ -18,7 +18,7 @@ from commsim.collectives.semantics import NCCL_TESTS, ROOTED
 from commsim.errors import InfeasibleError
 from commsim.training.pipeline import Action
 from commsim.training.simulate import StepRun, completes_gradients, last_of
-from commsim.training.step_run import StepProgram, message_bytes
+from commsim.training.step_run import StepProgram, hides_parameters, message_bytes
 from commsim.training.work import chunk_calls
 
 MOST_NODES = 2_000_000
@@ -211,7 +211,10 @@ class _Stage:
         done = [self._add("optimizer", "compute", ready, seconds=machine.optimizer_s[self.stage])]
         for flow in machine.gathers[self.stage]:
             name, axes, every = flow.call
-            done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
+            if hides_parameters(self.program.step):  # what the next step's forward hides is not waited for
+                done = [self._add("parameters", "compute", done, seconds=flow.seconds)]
+            else:
+                done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
         if machine.constant_s:
             self._add("between steps", "compute", done, seconds=machine.constant_s)
 

@@ -16,7 +16,7 @@ from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
 from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
 from commsim.planner.nearest import would_fit
-from commsim.planner.question import Cluster, Failures, PlanSpec
+from commsim.planner.question import SOFTWARE, Cluster, Failures, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
 from commsim.scenario.params import nccl_parameters
@@ -42,9 +42,6 @@ KEPT = 64
 
 STORAGE_PER_NODE = GIGA
 """Bytes per second of storage for each node, where the question does not say: see `Failures`."""
-
-SOFTWARE = ("stack", "flash_attention", "overlap_tp", "expert_dispatch")
-"""What a question says of the software, alike for all configurations."""
 
 LEAN = 1.5
 """A configuration that needs less memory is shown where it takes at most so many times as long as the best."""

@@ -124,6 +124,10 @@ class Search(Strict):
     schedule: Schedules | None = Field(default=None, description="of the pipeline")
 
 
+SOFTWARE = ("stack", "flash_attention", "overlap_tp", "expert_dispatch")
+"""What a question says of the software, alike for all configurations."""
+
+
 class PlanSpec(Strict):
     """What is asked: how to train a model on one of several machines."""
 

@@ -92,7 +92,7 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         ends = [0.0] * len(shown)
         for cause in CAUSES:
             widths = [scale * max(causes.get(cause, 0.0), 0.0) for _, causes in shown]
-            if max(widths) <= 1e-4 * scale * max(total):
+            if max(widths) <= 2e-3 * scale * max(total):  # not to be seen
                 continue
             axes.barh(
                 range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause], label=cause, **_EDGE

@@ -130,6 +130,10 @@ class TrainingSpec(Strict):
     frozen_weights: bool = Field(default=False, description="no gradients of the base weights; `finetune` implies it")
     finetune: FineTuneSpec | None = Field(default=None, description="few weights trained beside a frozen base")
     overlap_dp: bool = Field(default=True, description="gradients and shards move while something is computed")
+    overlap_param_gather: bool = Field(
+        default=True,
+        description="with `overlap_dp` and ZeRO-1 or 2: updated parameters come back beside the next step's forward",
+    )
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"
     )
@@ -305,9 +309,9 @@ def precision_of(spec: TrainingSpec) -> Precision:
 
 _ALIKE = (
     "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
-    "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_tp",
-    "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules", "fp8_activations",
-    "loss_chunks", "fused_loss", "optimizer_in_backward",
+    "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
+    "overlap_tp", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
+    "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
 

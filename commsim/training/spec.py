@@ -75,6 +75,7 @@ class Step:
     attention_kernel: str = "vendor"  # of fused attention: cuDNN and FlashAttention-3, or open: FlashAttention-1/2
     cuda_graphs: bool = False
     overlap_dp: bool = True  # gradients and parameters move during backward and forward
+    overlap_param_gather: bool = True  # so do, under ZeRO-1 and 2, updated parameters beside the next step's forward
     overlap_tp: bool = False  # activations move during the matrix product that makes or uses them
     overlap_pp: bool = True  # stages send while they compute
     gpus_per_node: int = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from commsim.training.columns import Number
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.flows import Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
+from commsim.training.overlap import added
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
@@ -91,7 +92,7 @@ def step_program(
     machine = StepCosts(
         sends=_sends(step, mesh, builder, order),
         reduces=_reduces(step, mesh, builder, places, plan, topology),
-        gathers=_gathers(step, mesh, builder, places),
+        gathers=_gathers(step, mesh, builder, places, works, plan),
         optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
@@ -243,8 +244,16 @@ def _replicated(
     return per_stage
 
 
-def _gathers(step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk]) -> list[list[Flow]]:
-    """ZeRO-1 and 2: the updated parameters come back, once per step."""
+def _gathers(
+    step: Step,
+    mesh: Mesh,
+    builder: FlowBuilder,
+    chunks: Sequence[Chunk],
+    works: Mapping[tuple[int, int], ChunkWork],
+    plan: StepPlan,
+) -> list[list[Flow]]:
+    """ZeRO-1 and 2: the updated parameters come back, once per step; with `overlap_param_gather` beside the next step's
+    first forward of the stage, so that of each flow only what that leaves in the open counts."""
     per_stage: list[list[Flow]] = [[] for _ in range(step.pp)]
     if step.zero_stage not in (1, 2) or step.frozen_weights:
         return per_stage
@@ -252,7 +261,24 @@ def _gathers(step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chun
         for parameters, axes in _groups(step, mesh, chunk):
             nbytes = parameters * step.precision.weight_bytes
             per_stage[chunk.stage].append(_collective(builder, mesh, "all_gather", nbytes, chunk.stage, axes))
-    return per_stage
+    return [_left_open(step, stage, flows, works, plan) for stage, flows in enumerate(per_stage)]
+
+
+def hides_parameters(step: Step) -> bool:
+    """Whether updated parameters come back beside the next step's forward (Megatron-LM, ``--overlap-param-gather``)."""
+    return step.overlap_dp and step.overlap_param_gather
+
+
+def _left_open(
+    step: Step, stage: int, flows: list[Flow], works: Mapping[tuple[int, int], ChunkWork], plan: StepPlan
+) -> list[Flow]:
+    """The flows of a stage with the seconds that stay in the open beside one forward of its chunks."""
+    whole = sum(flow.seconds for flow in flows)
+    if not hides_parameters(step) or not whole:
+        return flows
+    window = sum(work.F.compute for (of, _), work in works.items() if of == stage)
+    share = float(added(whole, window, plan.values["exposed_dp"], plan.values["slowdown"])) / whole
+    return [replace(flow, seconds=share * flow.seconds) for flow in flows]
 
 
 def _groups(step: Step, mesh: Mesh, chunk: Chunk) -> list[tuple[float, tuple[str, ...]]]:

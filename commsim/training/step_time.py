@@ -280,8 +280,10 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
         return of_dense + ring_seconds(experts * bytes_each, step.expert_dp, step.ep, step, v)
 
     grad, param = round_of(step.precision.gradient_bytes * live), round_of(step.precision.weight_bytes)
-    plain = grad + where(step.zero_stage > 0, param * live, grad)
-    once = where(step.overlap_dp, overlapped(plain, GRADIENT_WINDOW * micro, v), plain)
+    back = where(step.zero_stage > 0, param * live, grad)
+    hidden = grad + where(step.overlap_param_gather | (step.zero_stage == 0), back, 0.0)
+    beside = overlapped(hidden, GRADIENT_WINDOW * micro, v) + (grad + back - hidden)
+    once = where(step.overlap_dp, beside, grad + back)
     launch = shard_launch_seconds(step, v) * SHARD_COLLECTIVES * step.model.layers / step.pp
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)

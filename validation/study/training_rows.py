@@ -88,6 +88,7 @@ class PublishedReader(RowReader):
             attention_kernel=source.attention,
             cuda_graphs=moe and self._container() >= source.graphs_from,
             overlap_dp="dp" in source.overlap,
+            overlap_param_gather=source.overlap_param_gather,
             overlap_tp="tp" in source.overlap or step.overlap_tp,
             overlap_pp="pp" in source.overlap,
             imbalance=source.imbalance if moe else 1.0,

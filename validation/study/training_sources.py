@@ -27,6 +27,7 @@ class PublishedSource:
     zero: int = 1
     sp: bool = True  # sequence parallelism where tp > 1
     overlap: frozenset[str] = frozenset(("dp", "pp"))
+    overlap_param_gather: bool = True
     recompute: str = "none"
     selective: str = "selective"  # what the source's word "selective" means
     chunks: str | tuple[tuple[int, int], ...] = "one"
