@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsim.cli.find import find_scenario
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
 from commsim.report.answers import Compared, Planned, Swept
-from commsim.scenario.load import check_document, load_scenarios
+from commsim.scenario.load import check_document, find_scenario, load_scenarios
 from commsim.scenario.result import Result
 from commsim.scenario.run import run as run_scenario
 

@@ -79,7 +79,6 @@ FLOWS = (
     ("figure_bytes", "report", "cli", 5.0),
     ("Session", "lab", "cli", 10.4),
     ("main", "cli", "__main__", 1.2),
-    ("find_scenario", "cli", "api", 10.0),
 )
 """(name, from, to, column): a part's data, and who takes it."""
 

@@ -18,12 +18,11 @@ import typer.main
 
 import commsim
 from commsim.cli import app
-from commsim.cli.find import find_scenario
 from commsim.errors import ScenarioError
 from commsim.planner.question import plan_schema
 from commsim.planner.sweep import read_sweep
 from commsim.scenario.json_schema import scenario_schema, sweep_schema
-from commsim.scenario.load import load_scenarios
+from commsim.scenario.load import find_scenario, load_scenarios
 from commsim.scenario.setting import build_topology
 
 ROOT = Path(__file__).resolve().parent.parent

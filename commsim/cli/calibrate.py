@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Json
 from commsim.cli.say import print_json, say
 from commsim.errors import CalibrationError, CommsimError, ScenarioError
 from commsim.files import check_writable, write_atomically
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.measure.records import Curve

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Json, Memory
 from commsim.cli.say import print_json
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.measure.assemble import NoRows

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.scenario.result import Result

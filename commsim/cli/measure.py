@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Port, changes
 from commsim.errors import CommsimError, MeasurementError, ScenarioError
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.measure.rendezvous import Place

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import OnlyJson, changes
 from commsim.cli.say import say, terminal_bar
 from commsim.files import slug, write_atomically
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.planner.plan import Configuration

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Memory
 from commsim.cli.pictures import write_both, write_picture
 from commsim.errors import CommsimError
+from commsim.scenario.load import find_scenario
 
 
 def plot(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.say import print_json, say, tracking
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

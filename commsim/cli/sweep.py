@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Memory, OnlyJson, changes
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
 from commsim.processes import usable_cores
+from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.planner.sweep import Sweep

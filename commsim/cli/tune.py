@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from commsim.cli.find import find_scenario
 from commsim.cli.options import Json, changes
 from commsim.cli.say import print_json
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
+from commsim.scenario.load import find_scenario
 
 
 def tune(

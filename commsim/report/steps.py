@@ -92,7 +92,7 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         ends = [0.0] * len(shown)
         for cause in CAUSES:
             widths = [scale * max(causes.get(cause, 0.0), 0.0) for _, causes in shown]
-            if max(widths) <= 2e-3 * scale * max(total):  # not to be seen
+            if max(widths) <= 1e-4 * scale * max(total):
                 continue
             axes.barh(
                 range(len(shown)), widths, left=ends, height=0.7, color=CAUSE_COLOURS[cause], label=cause, **_EDGE
@@ -114,7 +114,7 @@ def plot_breakdown(bars: Sequence[tuple[str, dict[str, float]]], title: str, pro
         notes = [f"of {', '.join(seen)} what is exposed"] if seen else []
         notes += [f"{left} more are not drawn"] if left > 0 else []
         axes.set(xlabel="; ".join([f"time of the mean stage ({unit})", *notes]), title=title)
-        figure.legend(loc="outside lower left", ncols=7, columnspacing=1.4)
+        figure.legend(loc="outside lower left", ncols=9, columnspacing=1.0)
     return figure
 
 

@@ -32,7 +32,7 @@ def named(item: TrainingItem) -> list[str]:
 
 
 def test_causes(item: TrainingItem, named: list[str]) -> None:
-    assert set(named) == {"compute", "tp", "cp", "dp", "pp", "bubble", "optimizer"}
+    assert set(named) == {"compute", "tp", "cp", "dp", "pp", "bubble", "optimizer", "constant"}
     assert {f"{name}_s" for name in named} < set(item.to_dict())
     figure = plot_breakdown([("s", item.causes)], "t")
     assert [t.get_text() for t in figure.legends[0].get_texts()] == named

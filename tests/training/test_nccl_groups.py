@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.cli.find import find_scenario
 from commsim.engine.sharing import LinkLoad
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.traffic import call_of
-from commsim.scenario.load import load_scenarios
+from commsim.scenario.load import find_scenario, load_scenarios
 from commsim.scenario.run import run
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
