@@ -115,7 +115,7 @@ def share_of(model: Model, chunks: Sequence[Chunk]) -> Share:
 def telling_stages(step: Steps) -> list[tuple[Number, Share]]:
     """The stages among which the slowest and the fullest are, with their shares, for a table of steps as well.
 
-    They are the first two, the first of those between with most layers, and the last.
+    They are the first two, the first of those between with most layers (of experts, where there are), and the last.
     """
     models, of = ((step.model,), 0) if isinstance(step.model, Model) else step.model.distinct
     cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages))
@@ -133,7 +133,7 @@ def _layers_of_stages(model: Model, pp: int, virtual_stages: int) -> tuple[tuple
     """(stage, dense layers, expert layers) of each of `telling_stages`."""
     chunks = chunks_in_order(model, pp, virtual_stages)
     shares, second = [share_of(model, [c for c in chunks if c.stage == s]) for s in range(pp)], min(1, pp - 1)
-    most = max(range(second, max(pp - 1, second + 1)), key=lambda s: shares[s].layers)
+    most = max(range(second, max(pp - 1, second + 1)), key=lambda s: (shares[s].moe, shares[s].layers))
     return tuple((s, shares[s].dense, shares[s].moe) for s in (0, second, most, pp - 1))
 
 

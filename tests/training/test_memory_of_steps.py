@@ -346,3 +346,11 @@ def test_the_two_operators_of_a_gated_mlp_keep_a_tensor_between_them() -> None:
     one = step(model=model("llama3-8b"), precision=precision("bf16"), flash_attention=True)
     more = layer_kept(one, 0, dropout=False, eager=True).nbytes - layer_kept(one, 0, dropout=False).nbytes
     assert more == 2048 * 14336 * 2
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe", "zb_h1"])
+@pytest.mark.parametrize("pp", [4, 8, 16, 32])
+def test_the_peak_of_uneven_stages_is_that_of_the_fullest(pp: int, schedule: str) -> None:
+    """61 layers, three of them dense."""
+    one = step(model=model("deepseek-v3"), pp=pp, ep=8, dp=8, schedule=schedule, global_batch_size=1024)
+    assert float(peak_bytes(one, "megatron")) == pytest.approx(step_memory(one, "megatron").peak)

@@ -73,3 +73,12 @@ def test_no_stage_has_more_layers_than_the_telling_ones(layers: int, pp: int, v:
     for stage, share in told:
         assert share.layers == sum(c.layers for c in chunks if c.stage == stage)
         assert (bool(share.embeds), bool(share.outputs)) == (stage == 0, stage == pp - 1)
+
+
+@pytest.mark.parametrize("pp", [8, 16, 32])
+def test_the_telling_stages_have_the_most_layers_of_experts(pp: int) -> None:
+    """DeepSeek-V3 begins with three dense layers: the second of 32 stages has two of them."""
+    one = step("deepseek-v3", pp=pp)
+    chunks = chunks_of(one)
+    most = max(sum(c.moe_layers(one.model) for c in chunks if c.stage == s) for s in range(pp))
+    assert max(float(share.moe) for _, share in telling_stages(one)) == most
