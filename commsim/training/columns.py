@@ -53,7 +53,7 @@ class Columns:
             raise AttributeError(name)
         table = self._table(name)
         if isinstance(table, Columns):
-            return Columns(table._values, self._at, table._tables)
+            return Columns(table._values, table._at[self._at], table._tables)
         return table[self._at]
 
     def _table(self, name: str) -> Any:
@@ -95,12 +95,13 @@ class Columns:
             owner = made
             for attribute in outer:
                 owner = owner._table(attribute)
-            owner._tables[name] = _table([value] * len(self._values))
+            owner._tables[name] = _table([value] * len(owner._values))
         return made
 
 
 def _table(values: list[Any]) -> npt.NDArray[Any] | Columns:
-    """Numbers as an array, all else as columns."""
+    """Numbers as an array, all else as columns of what is distinct."""
     if all(isinstance(value, (bool, int, float, np.generic)) for value in values):
         return np.array(values)
-    return Columns(values)
+    place = {value: i for i, value in enumerate(dict.fromkeys(values))}
+    return Columns(tuple(place), [place[value] for value in values])

@@ -131,7 +131,7 @@ def training(steps: Path | None, memory: Path | None, mode: str, engine: str, wo
         figures,
         summary=lambda: summary(validation, figures),
         page=lambda: training_page(validation, figures),
-        report=lambda: write_report(validation, _progress),
+        report=lambda: write_report(validation, _progress, workers),
         worse=lambda: compare_sources(recorded()["engines"][engine][mode], figures["per_source"]),
     )
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from commsim.processes import Pool
 from study.training import per_group
 from study.training_fit import Fit, Removal, training_part
-from study.training_rows import MeasuredRows
+from study.training_record import bars
+from study.training_rows import MeasuredRows, group_of
+
+Figures = dict[str, Any]
 
 _NEVER = 1e-9
 _ROWS = 40
@@ -37,24 +43,36 @@ REMOVALS = (
     Removal("optimizer and constant", parts=frozenset(("optimizer", "constant"))),
 )
 
-Progress = Callable[[Iterable[Removal], str, int], Iterable[Removal]]
+Progress = Callable[[Iterable[Figures], str, int], Iterable[Figures]]
 
 
-def ablation(table: MeasuredRows, progress: Progress) -> dict[str, dict[str, Any]]:
-    """`per_group` figures without each term, by the term's name; rows without their source, as always."""
-    train = training_part(table, _ROWS)
-    part = table.take(_some(table))
-    figures = {}
-    for removal in progress(REMOVALS, "ablation", len(REMOVALS)):
-        figures[removal.name] = per_group(part, Fit(train, removal).seconds(part))
-    return figures
+def ablation(table: MeasuredRows, progress: Progress, workers: int = 1) -> dict[str, dict[str, Any]]:
+    """`per_group` figures without each term, by the term's name, of the groups that have a bar; rows without their
+    source, as always."""
+    train, part = training_part(table, _ROWS), table.take(_some(table))
+    _begin(train, part)  # for one worker, which is this process
+    with Pool(workers, _begin, (train, part)) as pool:
+        figures = progress(pool.map(_without, REMOVALS), "ablation", len(REMOVALS))
+        return {removal.name: of for removal, of in zip(REMOVALS, figures, strict=True)}
+
+
+_tables: list[MeasuredRows] = []
+"""Of a process: what it fits to, and what it scores."""
+
+
+def _begin(*tables: MeasuredRows) -> None:
+    _tables[:] = tables
+
+
+def _without(removal: Removal) -> Figures:
+    train, part = _tables
+    return per_group(part, Fit(train, removal).seconds(part))
 
 
 def _some(table: MeasuredRows) -> Any:
-    import numpy as np
-
+    held = np.array(["bar" in bars().get(group_of(row), {}) for row in table.rows])
     index = []
     for name in sorted(set(table.source)):
-        mine = np.flatnonzero(table.source == name)
+        mine = np.flatnonzero((table.source == name) & held)
         index.append(mine[:: max(len(mine) // 200, 1)])
     return np.sort(np.concatenate(index))

@@ -59,7 +59,7 @@ def summary(validation: TrainingValidation, figures: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_report(validation: TrainingValidation, progress: Progress) -> list[Path]:
+def write_report(validation: TrainingValidation, progress: Progress, workers: int = 1) -> list[Path]:
     """Writes the page, its pictures and the record; returns the files."""
     loso = validation.first
     calibrated, used = with_one_row(validation.table, loso)
@@ -69,7 +69,7 @@ def write_report(validation: TrainingValidation, progress: Progress) -> list[Pat
         "closed_form": _figures(validation, validation.closed, *of_closed),
     }
     null = per_group(validation.table, validation.null)
-    terms = ablation(validation.table, progress)
+    terms = ablation(validation.table, progress, workers)
     record = {"engines": engines, "null": null, "ablation": terms}
     pictures = DOCS / "images" / "accuracy-training"
     pictures.mkdir(parents=True, exist_ok=True)
