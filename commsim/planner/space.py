@@ -43,8 +43,8 @@ REASONS = (
     "the schedule does not take so many stages, chunks or micro-batches",
     "the batch does not divide by micro-batch * dp",
     "the sequence does not divide by cp, or its tokens by tp",
-    "experts do not divide by ep, or ranks by their group",
-    "ZeRO-2 and 3 reduce gradients in every micro-batch: not with a pipeline",
+    "experts do not divide by ep, ranks not by their group, or its kernels reach no other rack",
+    "ZeRO-2 and 3 in a pipeline: 2 is as 1, 3 gathers and reduces in every micro-batch",
     "the same as a simpler choice: nothing to cut or to recompute",
     "memory",
 )
@@ -151,7 +151,7 @@ class Block:
             _wrong_schedule(step),
             broken(step, "global_batch_size"),
             broken(step, "seq_len", "sequence_parallel"),
-            broken(step, "ep", "expert_tp"),
+            broken(step, "ep", "expert_tp", "expert_dispatch"),
             (step.zero_stage >= 2) & (step.pp > 1) & (not self.space.sharded_pipelines),
             no_use | self._twin_recompute(),
         ]

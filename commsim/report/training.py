@@ -29,7 +29,7 @@ _MEANING = {
     "ep": "experts' dispatch and combine, exposed",
     "dp": "gradients and parameters, exposed",
     "offload": "parameters from the host, exposed",
-    "pp": "sends between stages, exposed",
+    "pp": "sends between stages, and what passes wait for on shared links",
     "bubble": "stages that wait for the schedule",
     "optimizer": "update of the parameters",
     "constant": "between steps: data, logging, the norm of gradients",

@@ -83,6 +83,7 @@ def run_training(
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
         notes=(
+            *_without_effect(spec, step),
             *_notes(step, plan, tune, _faulty(topology)),
             *_copies(step, plan, tune, spec.framework),
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
@@ -111,12 +112,29 @@ def _copies(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framew
         yield f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way"
 
 
+_IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
+    ("expert_dispatch", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
+    ("overlap_ep", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
+    ("imbalance", lambda s: s.model.moe is None, "the model has no experts"),
+    ("capacity_factor", lambda s: s.model.moe is None, "the model has no experts"),
+    ("context_parallel", lambda s: s.cp == 1, "cp = 1"),
+    ("overlap_tp", lambda s: s.tp == 1, "tp = 1"),
+    ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
+    ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
+)
+"""(field, where it has no effect, why)."""
+
+
+def _without_effect(spec: TrainingSpec, step: Step) -> Iterator[str]:
+    """Fields that the file sets and the step does not feel."""
+    for name, idle, why in _IDLE:
+        if name in spec.model_fields_set and idle(step):
+            yield f"{name} has no effect: {why}"
+
+
 def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> Iterator[str]:
-    if step.expert_dispatch != "nccl":
-        if step.ep == 1:
-            yield f"expert_dispatch: {step.expert_dispatch} has no effect: no expert is on another GPU (ep = 1)"
-        elif faulty:
-            yield f"{step.expert_dispatch} is timed on healthy links: topology.faults do not slow its exchanges"
+    if step.expert_dispatch != "nccl" and step.ep > 1 and faulty:
+        yield f"{step.expert_dispatch} is timed on healthy links: topology.faults do not slow its exchanges"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)

@@ -228,14 +228,14 @@ def kind_seconds(
     first = terms.start + terms.peer * (e.inside - 1.0) + terms.expert * e.experts + terms.byte * token_bytes
     away = 1.0 - 1.0 / e.nodes
     start = terms.launch + first * links.latency + terms.hop * np.log2(e.nodes) + terms.message * e.experts * away
-    near, far = _sent_copies(kind, e)
+    near, far = sent_copies(kind, e)
     nvlink = e.tokens * near * token_bytes / (links.nvlink_bytes_per_s * terms.nvlink)
     nic = e.tokens * far * token_bytes / where(several, links.nic_bytes_per_s * terms.nic, 1.0)
     slowest = _corner(CORNER.get(kind, 3), _sm_seconds(kind, terms, token_bytes, d, e, links), nvlink, nic)
     return start + e.imbalance * slowest
 
 
-def _sent_copies(kind: Kind, e: ExpertExchange) -> tuple[Number, Number]:
+def sent_copies(kind: Kind, e: ExpertExchange) -> tuple[Number, Number]:
     """Copies of a token that leave a rank over NVLink and over its NIC.
 
     DeepEP's normal kernels and HybridEP send one to each node, to the rank of the sender's number there, which forwards

@@ -307,7 +307,8 @@ def states(step: Step, soft: Software, weights: Weights, framework: Framework = 
     each = {"weights": (3, soft.weight), "gradients": (2, soft.gradient * live), "optimizer": (1, soft.owned * live)}
     for parameters, ranks in ((weights.dense, step.shards), (weights.expert, step.expert_dp)):
         for name, (stage, nbytes) in each.items():
-            parts[name] = parts[name] + parameters * nbytes / where(zero >= stage, ranks, 1)
+            cut = (zero >= stage) & ((name != "gradients") | (zero != 2) | (step.pp == 1))  # see `reduces_often`
+            parts[name] = parts[name] + parameters * nbytes / where(cut, ranks, 1)
     return parts
 
 

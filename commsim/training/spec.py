@@ -311,6 +311,14 @@ RULES = (
         lambda s: f"ep * expert_tp = {s.ep} * {s.expert_tp}, expected a divisor of tp * cp * dp = {s.tp * s.cp * s.dp}",
     ),
     StepRule(
+        "expert_dispatch",
+        lambda s: (s.expert_dispatch == "nvlink") & (s.ep > s.nvlink_domain),
+        lambda s: (
+            f"expert_dispatch = nvlink with ep = {s.ep}, expected at most the {s.nvlink_domain} ranks that NVLink "
+            "joins: its kernels use no NIC"
+        ),
+    ),
+    StepRule(
         "shard_ranks",
         lambda s: (s.dp * s.cp) % s.shards != 0,
         lambda s: f"shard_ranks = {s.shard_ranks}, expected a divisor of dp * cp = {s.dp * s.cp}",

@@ -20,7 +20,7 @@ from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
 from commsim.training.spec import Step, StepPlan, Steps
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
-from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sharded_calls
+from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sent_of_all_to_all, sharded_calls
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -145,11 +145,13 @@ def _inside(
         for kind, phase in (("F", "forward"), ("B", "backward"), ("I", "backward")):
             mine = [(call, groups) for call, groups in calls if call.phase == phase]
             mine += [(call, groups) for call, groups in own if kind != "F" or call.collective == "all_gather"]
-            parts = [GroupCall(call.count, call.collective, call.nbytes, groups) for call, groups in mine]
+            parts = [
+                GroupCall(call.count * sent_of_all_to_all(step, call)[1], call.collective, call.nbytes, groups)
+                for call, groups in mine
+            ]
             work = works[chunk.stage, chunk.chunk].of(kind)
-            # What different axes exchange may go on at the same time, but never beyond the pass.
-            seconds = sum(e.seconds for e in work.exchanges if e.axis != "offload")
-            flow = builder.of(0.0, min(seconds, work.seconds()), parts)
+            # Operators and exchanges take turns many times in a pass: others meet its mean rate.
+            flow = builder.of(0.0, work.seconds(plan.values["slowdown"]), parts)
             if flow.shared >= 0:
                 inside[chunk.stage, chunk.chunk, kind] = flow
     return inside

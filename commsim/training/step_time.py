@@ -190,9 +190,16 @@ def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
 
 def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
     """Seconds of dispatch and combine of a layer's tokens, one way, with each GPU's share of the NICs."""
-    own = step.rank_tokens / step.tp * step.expert_tp
-    exchange = ExpertExchange(
-        tokens=own,
+    exchange = exchange_of(step)
+    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)
+    values = {**dispatch_values(), **v}
+    return dispatch_seconds(kernels, exchange, links, values), combine_seconds(kernels, exchange, links, values)
+
+
+def exchange_of(step: Steps) -> ExpertExchange:
+    """What the ranks of an expert-parallel group exchange for a layer and micro-batch."""
+    return ExpertExchange(
+        tokens=step.rank_tokens / step.tp * step.expert_tp,
         hidden=step.model.hidden,
         top_k=step.model.routing.top_k,
         experts=step.model.routing.experts,
@@ -201,9 +208,6 @@ def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
         node_limit=step.model.routing.node_limit,
         imbalance=step.imbalance,
     )
-    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)
-    values = {**dispatch_values(), **v}
-    return dispatch_seconds(kernels, exchange, links, values), combine_seconds(kernels, exchange, links, values)
 
 
 def _dispatcher(step: Steps) -> Dispatcher:

@@ -11,7 +11,7 @@ from commsim.training import traffic
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
 from commsim.training.step_run import message_bytes, order_of_step, places_of, reduces_often
-from commsim.training.work import chunk_calls
+from commsim.training.work import chunk_calls, sent_of_all_to_all
 
 AXES = ("tp", "cp", "ep", "etp", "dp", "pp")
 
@@ -35,7 +35,8 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
         here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan)]
         for call, times in here:
             if call.sent_bytes:
-                mine[call.axis] = mine.get(call.axis, 0.0) + times * call.sent_bytes
+                sent_bytes = call.sent_bytes * sent_of_all_to_all(step, call)[0]
+                mine[call.axis] = mine.get(call.axis, 0.0) + times * sent_bytes
     return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
 
 

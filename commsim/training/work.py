@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from commsim.training import traffic
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
+from commsim.training.dispatch import Kind, sent_copies
 from commsim.training.mesh import Mesh
 from commsim.training.overlap import added
 from commsim.training.parameters import shipped_values
@@ -20,6 +22,7 @@ from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
 from commsim.training.step_time import (
     SHARD_WINDOW,
+    exchange_of,
     expert_exchange_seconds,
     expert_slowdown,
     optimizer_seconds,
@@ -214,6 +217,17 @@ def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], p
         return (compute, plan.values["exposed_tp"]) if step.overlap_tp else (0.0, 1.0)
     ring = call.axis == "cp" and call.collective == "send_recv"
     return (attention, plan.values["exposed_cp"]) if ring else (0.0, 1.0)
+
+
+def sent_of_all_to_all(step: Step, call: traffic.AxisCalls) -> tuple[float, float]:
+    """Of the bytes of an all_to_all of experts the shares that the step's dispatcher sends: in all, and over NICs."""
+    if call.axis != "ep" or step.expert_dispatch == "nccl":
+        return 1.0, 1.0
+    exchange = exchange_of(step)
+    (near, far), (all_near, all_far) = (
+        sent_copies(kind, exchange) for kind in (cast("Kind", step.expert_dispatch), "nccl")
+    )
+    return float((near + far) / (all_near + all_far)), float(far / all_far if all_far else near / all_near)
 
 
 def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime, values: Values) -> tuple[float, float]:

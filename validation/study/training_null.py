@@ -62,6 +62,8 @@ def null_coefficients(table: MeasuredRows, held_out: Collection[str] = ()) -> Fl
 def null_seconds(table: MeasuredRows, train: MeasuredRows) -> Float64:
     """Seconds of every row by coefficients that never saw its source."""
     out = np.empty(len(table))
+    if not len(table):
+        return out
     design = terms(table)
     for name in sorted(set(table.source)):
         mine = table.source == name
