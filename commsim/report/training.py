@@ -28,7 +28,7 @@ _MEANING = {
     "cp": "context parallelism, exposed",
     "ep": "experts' dispatch and combine, exposed",
     "dp": "gradients and parameters, exposed",
-    "offload": "parameters from the host, exposed",
+    "offload": "parameters and activations from and to the host, exposed",
     "pp": "sends between stages, and what passes wait for on shared links",
     "bubble": "stages that wait for the schedule",
     "optimizer": "update of the parameters",

@@ -17,19 +17,13 @@ def copied_bytes(step: Step, plan: StepPlan, framework: Framework, tune: FineTun
 
 
 def beside_copies(compute: ComputeTime, step: Step, plan: StepPlan, nbytes: float) -> ComputeTime:
-    """The passes, each as long as the copy beside it where that takes longer; ``nbytes``: those of a stage."""
+    """The passes with the copies beside them; ``nbytes``: those of a stage."""
     layers: dict[int, int] = {}
     for chunk in chunks_of(step, plan.layers):
         layers[chunk.stage] = layers.get(chunk.stage, 0) + chunk.layers
     each = nbytes / max(*layers.values(), 1) / plan.pcie_bytes_per_s
 
     def seconds(chunk: Chunk) -> ChunkSeconds:
-        base, copy = compute(chunk), each * chunk.layers
-        back = base.backward_input + base.backward_weight
-        return replace(
-            base,
-            forward=max(base.forward, copy),
-            backward_input=base.backward_input + max(0.0, copy - back),
-        )
+        return replace(compute(chunk), copies=each * chunk.layers)
 
     return seconds

@@ -148,8 +148,9 @@ def step_memory(
     stages = []
     for s in range(step.pp):
         share = share_of(step.model, [c for c in chunks if c.stage == s])
-        parts, moments = stage_bytes(step, share, s, framework, masks, offload)
-        stages.append(StageMemory(s, _floats(parts), _floats(moments)))
+        parts = stage_bytes(step, share, s, framework, masks, offload)
+        moments = {moment: float(sum(each.values())) for moment, each in parts.items()}
+        stages.append(StageMemory(s, _floats(parts[max(moments, key=lambda name: moments[name])]), moments))
     return StepMemory(tuple(stages), step.accelerator.room_bytes)
 
 
@@ -160,14 +161,18 @@ def peak_bytes(step: Step, framework: Framework) -> Number:
     micro-batches.
     """
     masks = not step.flash_attention
-    moments = [stage_bytes(step, share, stage, framework, masks)[1] for stage, share in telling_stages(step)]
-    return reduce(np.maximum, (nbytes for each in moments for nbytes in each.values()))
+    moments = [stage_bytes(step, share, stage, framework, masks) for stage, share in telling_stages(step)]
+    return reduce(np.maximum, (sum(parts.values()) for each in moments for parts in each.values()))
 
 
 def kept_of_micro_batch(step: Step, framework: Framework, layers: Sequence[int] | None = None) -> float:
     """Bytes that a micro-batch keeps for its backward on the stage where they are most."""
-    stages = step_memory(step, framework, layers=layers).stages
-    return max(s.parts["activations"] / float(in_flight(step, s.stage)) for s in stages)
+    chunks, masks, kept = chunks_of(step, layers), not step.flash_attention, []
+    for s in range(step.pp):
+        share = share_of(step.model, [c for c in chunks if c.stage == s])
+        backward = stage_bytes(step, share, s, framework, masks)[BACKWARD]
+        kept.append(float(backward["activations"]) / float(in_flight(step, s)))
+    return max(kept)
 
 
 def _floats(values: dict[str, Number]) -> dict[str, float]:
@@ -180,8 +185,8 @@ BACKWARD, UPDATE = "backward of the fullest micro-batch", "optimizer step"
 
 def stage_bytes(
     step: Step, share: Share, stage: Number, framework: Framework, masks: bool, offload: Offload | None = None
-) -> tuple[dict[str, Number], dict[str, Number]]:
-    """(parts at the backward's peak, totals by moment) of one GPU of a stage that holds a share of the model.
+) -> dict[str, dict[str, Number]]:
+    """Bytes by part at each moment, of one GPU of a stage that holds a share of the model.
 
     ``masks``: those of dropout are kept.
     """
@@ -221,7 +226,7 @@ def stage_bytes(
         each["buffers"] = soft.base
     here = offload is None or not offload.optimizer
     update = _update_temporary(step, soft, weights) if here else 0.0
-    return parts, {BACKWARD: sum(parts.values()), UPDATE: sum(resting.values()) + update}
+    return {BACKWARD: parts, UPDATE: resting | ({"update": update} if np.any(update) else {})}
 
 
 def _on_a_rank_alone(step: Step, share: Share, soft: Software, parts: dict[str, Number]) -> dict[str, Number]:

@@ -75,7 +75,8 @@ class StepRun:
         parts |= {axis: float(column.mean()) for axis, column in self.exposed_s.items()}
         parts["dp"] = parts.get("dp", 0.0) + self.dp_s
         parts |= {"pp": self.pp_s, "bubble": float(self.bubble_s.mean()), "optimizer": self.optimizer_s}
-        return parts | {"constant": self.constant_s}
+        parts |= {"constant": self.constant_s}
+        return {name: seconds if abs(seconds) > 1e-12 * self.step_s else 0.0 for name, seconds in parts.items()}
 
 
 def simulate(

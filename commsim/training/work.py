@@ -35,13 +35,15 @@ from commsim.training.step_time import (
 class ChunkSeconds:
     """Compute of one chunk on one micro-batch; recomputation is part of ``backward_input``.
 
-    ``attention``: the part of the forward that ring attention may hide behind.
+    ``attention``: the part of the forward that ring attention may hide behind; ``copies``: of what a forward keeps, to
+    the host and back for the backward.
     """
 
     forward: float
     backward_input: float
     backward_weight: float
     attention: float = 0.0
+    copies: float = 0.0
 
 
 ComputeTime = Callable[[Chunk], ChunkSeconds]
@@ -75,18 +77,19 @@ def optimizer_time(step: Step, values: Values | None = None) -> list[float]:
 @dataclass(frozen=True)
 class Exchange:
     """Communication of an axis inside a pass: ``seconds`` alone, of which all may hide behind ``window`` seconds of
-    compute but for the share ``least``; a window of 0 leaves everything exposed. ``slowdown``: its own, of compute."""
+    compute but for the share ``least``; a window of 0 leaves everything exposed. ``slowdown``: its own, of
+    compute, where it is not that of all (copies to the host hold no SMs)."""
 
     axis: str
     seconds: float
     window: float = 0.0
     least: float = 0.0
-    slowdown: float = 1.0
+    slowdown: float | None = None
 
     def exposed(self, slowdown: float = 1.0) -> float:
-        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs, at least."""
-        slowest = max(slowdown, self.slowdown)
-        return float(added(self.seconds, self.window, self.least, slowest)) if self.window else self.seconds
+        """Seconds by which the pass is longer; ``slowdown`` >= 1: of compute while communication runs."""
+        own = slowdown if self.slowdown is None else self.slowdown
+        return float(added(self.seconds, self.window, self.least, own)) if self.window else self.seconds
 
 
 @dataclass(frozen=True)
@@ -162,8 +165,11 @@ def chunk_work(
         owned = weights.dense / step.shards + weights.expert / step.expert_dp
         time = plan.fetches.fetch_seconds(owned * step.precision.weight_bytes, plan.pcie_bytes_per_s)
         alone = 1.0 / max(1, chunk.layers)  # the first layer's parameters have nothing to hide behind
-        forward.append(Exchange("offload", time, seconds.forward, alone))
-        backward.append(Exchange("offload", time, backward_compute, alone))
+        forward.append(Exchange("offload", time, seconds.forward, alone, slowdown=1.0))
+        backward.append(Exchange("offload", time, backward_compute, alone, slowdown=1.0))
+    if seconds.copies:
+        forward.append(Exchange("offload", seconds.copies, seconds.forward, slowdown=1.0))
+        backward.append(Exchange("offload", seconds.copies, backward_compute, slowdown=1.0))
     return ChunkWork(
         F=Work(seconds.forward, tuple(forward)),
         I=Work(seconds.backward_input, tuple(backward)),
@@ -192,7 +198,7 @@ def _exchanges(
     for call, time in zip(calls, seconds, strict=True):
         window, least = _hiding(call, step, windows, plan)
         share = time / of_axis[call.axis] if of_axis[call.axis] else 0.0
-        slowdown = float(expert_slowdown(step, plan.values)) if call.axis == "ep" else 1.0
+        slowdown = float(expert_slowdown(step, plan.values)) if call.axis == "ep" else None
         made.append(Exchange(call.axis, time, window * share, least, slowdown))
     return made
 

@@ -315,3 +315,25 @@ def test_passes_wait_for_copies_of_activations_that_last_longer(tmp_path: Path, 
     assert any("GB of activations of every micro-batch go to the host and back" in note for note in there.notes)
     waits = there.step_s / here.step_s
     assert waits > 1.2 if recompute == "none" else waits == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ("expert_dispatch=deepep", "expert_dispatch has no effect: no expert is on another GPU (ep = 1)"),
+        ("imbalance=2", "imbalance has no effect: the model has no experts"),
+        ("context_parallel=ulysses", "context_parallel has no effect: cp = 1"),
+        (
+            "overlap_param_gather=true",
+            "overlap_param_gather has no effect: only ZeRO-1 and 2 gather updated parameters",
+        ),
+    ],
+)
+def test_a_field_without_effect_says_so(tmp_path: Path, field: str, why: str) -> None:
+    file = tmp_path / "step.yaml"
+    file.write_text(
+        "name: s\ntopology: {preset: hgx-h100-ndr400, nodes: 1}\nworkload:\n"
+        "  - training: {model: llama3-8b, global_batch_size: 8, mesh: {dp: 8}}\n"
+    )
+    printed = CliRunner().invoke(app, ["run", str(file), f"workload.0.training.{field}", "--no-files"]).output
+    assert why in " ".join(printed.replace("#", " ").split())

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import pipeline_bytes, step
 
+from commsim.errors import ScenarioError
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
@@ -15,7 +16,7 @@ from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import message_bytes, step_program
 from commsim.training.step_traffic import step_traffic
-from commsim.training.work import ChunkSeconds
+from commsim.training.work import ChunkSeconds, chunk_calls, sent_of_all_to_all
 
 
 @pytest.mark.parametrize(("zero", "scheme"), [(0, "ddp"), (1, "zero1"), (2, "zero2"), (3, "zero3")])
@@ -90,3 +91,21 @@ def test_compute_is_slower_beside_gradients_and_that_is_theirs() -> None:
     extra = runs[1.1].step_s - runs[1.0].step_s
     assert 0 < extra <= 0.1 * gradients_s + 1e-9
     assert slowed["dp"] - plain["dp"] == pytest.approx(extra)
+
+
+@pytest.mark.parametrize(
+    ("kind", "less"), [("nccl", 1.0), ("deepep", 0.7), ("hybrid", 0.7), ("deepep_low_latency", 1.0)]
+)
+def test_what_experts_put_on_nics_is_what_their_dispatcher_sends(kind: str, less: float) -> None:
+    """Of 8 experts for a token on 4 nodes of 8 ranks 3.6 nodes at most have one: a copy for each node is less."""
+    one = step(model=model("deepseek-v3"), dp=32, ep=32, expert_dispatch=kind)
+    (call, *_) = (c for c in chunk_calls(one, chunks_of(one)[0], StepPlan()) if c.axis == "ep")
+    whole, nic = sent_of_all_to_all(one, call)
+    assert nic <= less
+    assert (whole, nic) == (1.0, 1.0) or kind in ("deepep", "hybrid")
+    assert sum(stage["ep"] for stage in step_traffic(one, StepPlan())) > 0
+
+
+def test_the_kernels_of_a_rack_reach_no_other() -> None:
+    with pytest.raises(ScenarioError, match="expert_dispatch = nvlink with ep = 32, expected at most the 8 ranks"):
+        step(model=model("deepseek-v3"), dp=32, ep=32, expert_dispatch="nvlink")
