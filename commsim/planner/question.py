@@ -16,6 +16,7 @@ from commsim.scenario.json_schema import schema_of
 from commsim.scenario.load import with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
+from commsim.scenario.training_parts import Module
 from commsim.topology.spec import TopologySpec
 from commsim.training.memory import Framework
 from commsim.training.model import model
@@ -124,7 +125,9 @@ class Search(Strict):
     schedule: Schedules | None = Field(default=None, description="of the pipeline")
 
 
-SOFTWARE = ("stack", "flash_attention", "overlap_tp", "expert_dispatch")
+SOFTWARE = (
+    "stack", "flash_attention", "overlap_tp", "expert_dispatch", "optimizer", "recompute_modules", "fp8_activations",
+)  # fmt: skip
 """What a question says of the software, alike for all configurations."""
 
 
@@ -141,6 +144,13 @@ class PlanSpec(Strict):
     )
     stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
     flash_attention: bool = Field(default=True, description="attention is one fused kernel")
+    optimizer: str = Field(default="adam", description="as of `training:`, such as `adam-bf16`")
+    recompute_modules: tuple[Module, ...] = Field(
+        default=("core_attn",),
+        min_length=1,
+        description="what `recompute: selective` computes again, as of `training:`",
+    )
+    fp8_activations: bool = Field(default=False, description="kept for the backward in 8 bit, as of `training:`")
     expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
         default="nccl", description="what sends tokens to their experts and back, as of `training:`"
     )

@@ -161,8 +161,9 @@ class Block:
         return first
 
     def _twin_recompute(self) -> Number:
-        """Fused attention keeps nothing that selective recomputation could drop."""
-        fused = self.step.flash_attention and "none" in self.space.axes["recompute"]
+        """Fused attention keeps nothing that selective recomputation of its core could drop."""
+        core = self.step.recompute_modules == ("core_attn",)
+        fused = self.step.flash_attention and core and "none" in self.space.axes["recompute"]
         return (self.step.recompute == "selective") & fused
 
 

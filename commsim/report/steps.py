@@ -247,5 +247,6 @@ def plot_pipeline(item: StepFigures, provenance: str = "") -> Figure:
         axes.set_title(f"{item.name}: {item.schedule}, {cut}, step {format_time(item.step_s)}")
         axes.grid(visible=False)
         handles = [Patch(color=COLOURS[n], label=_WORDS.get(n, n)) for n in COLOURS if n in seen]
-        figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), borderaxespad=0.4)
+        look = {"columnspacing": 1.1, "handlelength": 1.3, "borderaxespad": 0.4}
+        figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), **look)
     return figure

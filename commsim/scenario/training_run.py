@@ -121,6 +121,8 @@ _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("overlap_tp", lambda s: s.tp == 1, "tp = 1"),
     ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
     ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
+    ("pipeline_schedule", lambda s: s.pp == 1, "pp = 1"),
+    ("zero_stage", lambda s: s.zero_stage > 0 and s.dp * s.cp == 1, "no rank has a copy (dp * cp = 1)"),
 )
 """(field, where it has no effect, why)."""
 
