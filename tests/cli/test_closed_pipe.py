@@ -64,7 +64,7 @@ def test_run_writes_the_files_of_every_scenario(scenario: Path, tmp_path: Path, 
 @pytest.mark.slow
 def test_validate_writes_its_page(tmp_path: Path) -> None:
     page = tmp_path / "v.html"
-    done = closed("validate", "training", "--html", page, "--json", tmp_path / "v.json")
+    done = closed("validate", "training", "--engine", "closed_form", "--html", page, "--json", tmp_path / "v.json")
     assert (done.returncode, done.stderr) == (0, f"# wrote {page}\n")
     assert page.read_text().rstrip().endswith("</html>")
     assert json.loads((tmp_path / "v.json").read_text())
