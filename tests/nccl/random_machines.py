@@ -169,26 +169,35 @@ def chosen(model: Predictor) -> tuple[object, ...]:
     return model.system, own
 
 
+def _look_at(seed: int, seen: Counter[str]) -> None:
+    """One machine: counts it, prints what is wrong."""
+    case = draw(seed)
+    seen["machines"] += 1
+    seen["faulty"] += bool(case.faults) and case.faulty is not None
+    seen["cut in two"] += case.faulty is None
+    seen["of several kinds"] += len(case.healthy.groups) > 1
+    seen["groups"] += case.ranks is not None
+    try:
+        wrong = faults_of(case)
+    except Exception as error:  # which a user would see as an internal error
+        wrong = [f"{type(error).__name__}: {error}"]
+    for text in wrong:
+        seen["wrong"] += 1
+        faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
+        what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}, {case.ranks}"
+        sys.stdout.write(f"seed {seed}: {text}\n  {what}\n")
+        sys.stdout.flush()
+
+
 def main() -> None:
-    """Hunts."""
+    """Hunts; Ctrl-C ends it with what was seen."""
     first, count = (int(sys.argv[2]) if len(sys.argv) > 2 else 0), int(sys.argv[1])
     seen = Counter[str]()
-    for seed in range(first, first + count):
-        case = draw(seed)
-        seen["machines"] += 1
-        seen["faulty"] += bool(case.faults) and case.faulty is not None
-        seen["cut in two"] += case.faulty is None
-        seen["of several kinds"] += len(case.healthy.groups) > 1
-        seen["groups"] += case.ranks is not None
-        try:
-            wrong = faults_of(case)
-        except Exception as error:  # which a user would see as an internal error
-            wrong = [f"{type(error).__name__}: {error}"]
-        for text in wrong:
-            seen["wrong"] += 1
-            faults = [f.model_dump(exclude_none=True, exclude_defaults=True) for f in case.faults]
-            what = f"{case.collective} of {case.nbytes}, {case.options.version}, {case.spec}, {faults}, {case.ranks}"
-            sys.stdout.write(f"seed {seed}: {text}\n  {what}\n")
+    try:
+        for seed in range(first, first + count):
+            _look_at(seed, seen)
+    except KeyboardInterrupt:
+        seen["up to seed"] = seed
     sys.stdout.write(", ".join(f"{name}: {n}" for name, n in seen.items()) + "\n")
 
 
