@@ -18,11 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from commsim.document import read_documents
 from commsim.training.columns import Number, where
 from commsim.training.compute import Values
 from commsim.training.experts_reached import distinct_nodes, distinct_ranks
-from commsim.training.parameters import Parameter, shipped_values
+from commsim.training.parameters import Parameter, parameters, shipped_values
 
 PATH = Path(__file__).with_name("dispatch.yaml")
 
@@ -149,14 +148,9 @@ def combine_seconds(d: Dispatcher, e: ExpertExchange, links: RankLinks, v: Value
 # -- parameters ---------------------------------
 
 
-@lru_cache(maxsize=1)
 def dispatch_parameters() -> tuple[Parameter, ...]:
     """All parameters of dispatchers, in the order of the file."""
-    entries: dict[str, dict[str, Any]] = read_documents(PATH)[0].data
-    return tuple(
-        Parameter(name, float(e["start"]), float(e["spread"]), float(e["value"]), e["source"])
-        for name, e in entries.items()
-    )
+    return parameters(PATH)
 
 
 @lru_cache(maxsize=1)

@@ -28,10 +28,10 @@ class Parameter:
     source: str
 
 
-@lru_cache(maxsize=1)
-def parameters() -> tuple[Parameter, ...]:
+@lru_cache(maxsize=2)
+def parameters(path: Path = PATH) -> tuple[Parameter, ...]:
     """All parameters, in the order of the file."""
-    entries: dict[str, dict[str, Any]] = read_documents(PATH)[0].data
+    entries: dict[str, dict[str, Any]] = read_documents(path)[0].data
     return tuple(
         Parameter(name, float(e["start"]), float(e["spread"]), float(e["value"]), e["source"])
         for name, e in entries.items()

@@ -181,8 +181,9 @@ def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
     DualPipe runs them beside another micro-batch's pass.
     """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
-    exchanged = 2.0 * sum(expert_exchange_seconds(step, v))
-    summed = 4.0 * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
+    rounds = where(step.recompute == "full", 3.0, 2.0)  # the forward's again
+    exchanged = rounds * sum(expert_exchange_seconds(step, v))
+    summed = 2.0 * rounds * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
     least = where(step.schedule == "dualpipe", 0.0, v["exposed_ep"])
     summed = where(step.overlap_tp, added(summed, compute, v["exposed_tp"], v["slowdown"]), summed)
     return added(exchanged, compute, least, expert_slowdown(step, v)) + summed
@@ -229,8 +230,10 @@ def _context_parallel(step: Steps, v: Values) -> Number:
     and results as well, there and back."""
     each = step.rank_tokens / step.tp * 2.0
     kv, q = each * 2.0 * step.model.kv_width, each * step.model.q_width
-    heads = 2.0 * ring_seconds(2.0 * q + kv, step.cp, step.tp, step, v)
-    return where(step.context_parallel == "ulysses", heads, 3.0 * ring_seconds(kv * step.cp, step.cp, step.tp, step, v))
+    again = where(step.recompute == "full", 1.0, 0.0)
+    heads = (2.0 + again) * ring_seconds(2.0 * q + kv, step.cp, step.tp, step, v)
+    whole = (3.0 + again) * ring_seconds(kv * step.cp, step.cp, step.tp, step, v)
+    return where(step.context_parallel == "ulysses", heads, whole)
 
 
 # -- between stages, seconds of a step ---------------------------------

@@ -468,3 +468,15 @@ def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
     assert cut == pytest.approx(
         {n: f if n == "latent_down" else f / 4 for n, f in shapes.items()}
     )  # whole on each rank
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "more"),
+    [
+        ("ep", {"model": model("mixtral-8x7b"), "dp": 8, "ep": 8}, 3 / 2),
+        ("cp", {"cp": 4, "context_parallel": "all_gather"}, 4 / 3),
+        ("cp", {"cp": 4, "context_parallel": "ulysses"}, 3 / 2),
+    ],
+)
+def test_full_recomputation_repeats_what_the_forward_exchanges(name: str, changes: dict[str, Any], more: float) -> None:
+    assert _part(name, **changes, recompute="full") == pytest.approx(more * _part(name, **changes), rel=0.01)
