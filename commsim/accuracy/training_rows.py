@@ -1,7 +1,10 @@
 """Measured training steps of a table: every row as a step of the model with its seconds, or why it cannot be one.
 
-Of `notes` only fixed words count that name a configuration (``torch.compile``, ``LoRA``); blank columns are those of
-vendor-tuned software of today.
+Blank columns are filled by `commsim.accuracy.facts`. Of `notes` only fixed words count that name a configuration.
+
+FLOPs per token of a printed rate: ``hardware`` 96 L h^2 (1 + s/6h + V/16Lh), which counts the recomputed forward
+(Narayanan et al. 2021, eq. 3); ``full`` and ``causal`` three times the forward products with the whole score matrix or
+half of it; ``six`` 6 P + 12 L h s.
 """
 
 from __future__ import annotations
@@ -14,18 +17,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from commsim.accuracy.facts import filled
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
 from commsim.training.model import Model, model
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import Step
+from commsim.training.spec import KERNELS, Step
 from commsim.units import GIGA
 
 MAX_BYTES = 16 * 2**20
 """A table of rows may be this large: ten times all that is published."""
 
 NEEDED = ("id", "source", "gpu_model", "n_gpus", "seq_len", "global_batch_seqs")
+FLOPS = ("hardware", "full", "causal", "six")
 MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_mem_GiB")
 
 
@@ -82,10 +87,11 @@ class RowReader:
     def row(self) -> TrainingRow:
         """The row as a step, or with the reason why not."""
         try:
+            self.cells = filled(self.cells)
             step = self.step()
+            return TrainingRow(self.cells["id"], step, self.seconds(step))
         except ScenarioError as exc:
             return TrainingRow(self.cells["id"], reason=str(exc))
-        return TrainingRow(self.cells["id"], step, self.seconds(step))
 
     def text(self, name: str) -> str:
         return self.cells.get(name, "")
@@ -128,9 +134,10 @@ class RowReader:
         batch = self.count("global_batch_seqs") or 1
         micro = self._micro_batch(batch, dp)
         node = self.count("gpus_per_node") or 8
-        zero = self.count("zero_stage")
-        chunks = (self.count("vpp") or 1) if pp > 1 else 1
-        compiled = re.search("compile|paxml|maxtext", f"{self.notes}; {self.text('precision')}", re.IGNORECASE)
+        chunks = self._chunks(architecture.layers, pp)
+        moe, overlap, graphs = architecture.moe is not None, self._overlap(), self.text("cuda_graphs").lower()
+        ep = self._experts(architecture, tp * cp * dp)
+        attention = self._one_of("attention", ("unfused", *KERNELS))
         return Step(
             model=architecture,
             accelerator=gpu,
@@ -142,18 +149,60 @@ class RowReader:
             pp=pp,
             cp=cp,
             dp=dp,
-            ep=self._experts(architecture, tp * cp * dp),
+            ep=ep,
+            expert_tp=tp if moe and self.yes("expert_tp") and cp * dp % ep == 0 else 1,
             virtual_stages=chunks,
             schedule=self._schedule(chunks),
-            sequence_parallel=tp > 1 and self.text("sp").lower() in ("", "yes"),
-            zero_stage=1 if zero is None else min(zero, 3),
-            recompute=self.text("recompute").lower() or "none",
-            frozen_weights=self.named("LoRA"),
-            stack="compiled" if compiled else "tuned",
-            overlap_tp=self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP"),
+            sequence_parallel=tp > 1 and self.yes("sp"),
+            zero_stage=min(self.count("zero_stage") or 0, 3),
+            recompute=self.text("recompute").lower(),
+            frozen_weights=self.yes("lora") or self.named("LoRA"),
+            stack=self.text("stack").lower(),
+            flash_attention=attention != "unfused",
+            attention_kernel="open" if attention == "open" else "vendor",
+            cuda_graphs=graphs == "yes" or (graphs == "experts" and moe),
+            overlap_dp="dp" in overlap,
+            overlap_param_gather="params" in overlap,
+            overlap_tp="tp" in overlap,
+            overlap_pp="pp" in overlap,
             gpus_per_node=node,
             nic_bytes_per_s=self._nic(gpu, node),
+            imbalance=(self.number("imbalance") or 1.0) if moe else 1.0,
+            expert_dispatch=self._dispatch(gpu),
+            context_parallel=self.text("context_parallel").lower(),
         )
+
+    def _one_of(self, name: str, choices: Sequence[str]) -> str:
+        """A word of a column; ScenarioError where it is none of the choices."""
+        word = self.text(name).lower()
+        if word not in choices:
+            raise ScenarioError(f"{name} = {word!r:.40}, expected one of {', '.join(choices)}")
+        return word
+
+    def yes(self, name: str) -> bool:
+        """Whether a column says yes; blank is no."""
+        return self._one_of(name, ("yes", "no", "true", "false", "")) in ("yes", "true")
+
+    def _overlap(self) -> set[str]:
+        """What moves beside compute: the words of the column, and tp where the notes name it."""
+        words = set(re.split(r"[\s,;]+", self.text("overlap").lower())) - {"", "none"}
+        if wrong := words - {"dp", "params", "tp", "pp"}:
+            raise ScenarioError(f"overlap = {sorted(wrong)[0]!r:.40}, expected some of dp, params, tp, pp, or none")
+        asynchronous = self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP")
+        return words | ({"tp"} if asynchronous else set())
+
+    def _dispatch(self, gpu: Accelerator) -> str:
+        """What sends tokens to their experts: of two words the second is for racks that NVLink joins."""
+        words = self.text("expert_dispatch").lower().split()
+        return words[-1 if gpu.rack > 1 else 0]
+
+    def _chunks(self, layers: int, pp: int) -> int:
+        """Model chunks of a stage: a number, or one layer each but in plain 1F1B."""
+        if pp == 1:
+            return 1
+        if self.text("vpp").lower() != "layers":
+            return self.count("vpp") or 1
+        return 1 if self.text("schedule").lower() == "1f1b" else max(math.ceil(layers / pp), 1)
 
     def _schedule(self, chunks: int) -> str:
         if self.text("schedule").lower() == "dualpipe":
@@ -161,6 +210,14 @@ class RowReader:
         return "interleaved_1f1b" if chunks > 1 else "1f1b"
 
     def model(self) -> Model | None:
+        """The architecture, with a multi-token-prediction module as one more layer where it is trained too."""
+        built = self._architecture()
+        if built is None:
+            return None
+        mtp = self.yes("mtp") and built.name == "deepseek-v3" and not self.named("w/o MTP")
+        return replace(built, layers=built.layers + mtp, gated_mlp=self.yes("gated_mlp") or built.gated_mlp)
+
+    def _architecture(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""
         name = re.sub(r"\(.*?\)|\b(SFT|LoRA|2-node|671B|cut to.*)", "", self.text("model")).strip()
         try:
@@ -225,7 +282,8 @@ class RowReader:
     def _accelerator(self) -> Accelerator:
         gpu = accelerator(self.text("gpu_model"))
         watts = re.search(r"(\d{3,4}) W limit", self.notes)
-        return replace(gpu, tdp_w=float(watts[1])) if watts else gpu
+        limit = self.number("power_limit_w") or (float(watts[1]) if watts else 0.0)
+        return replace(gpu, tdp_w=limit) if limit else gpu
 
     def _micro_batch(self, batch: int, dp: int) -> int:
         """The printed one; one sequence where it is blank."""
@@ -233,9 +291,9 @@ class RowReader:
         return max(min(micro, batch // dp), 1) if batch >= dp else micro
 
     def _precision(self) -> Precision:
-        word = re.split(r"[\s(-]", self.text("precision").lower())[0] or "bf16"
-        formats = precision(word)
-        return with_gradients(formats, 18) if formats.master else formats
+        formats = precision(re.split(r"[\s(-]", self.text("precision").lower())[0])
+        wide = self._one_of("gradients", ("fp32", "bf16", "fp16")) == "fp32"
+        return with_gradients(formats, 18 if wide else 16) if formats.master else formats
 
     def _vocab(self) -> int:
         return self.count("vocab") or 51200
@@ -282,14 +340,20 @@ class RowReader:
         return None
 
     def flops_per_token(self, step: Step, *, of_peak: bool = False) -> float:
-        """FLOPs per token that a printed rate counts, or, `of_peak`, a share of the peak."""
-        return flops_per_token(step, causal=True)
+        """FLOPs per token that a printed rate counts; a share of the peak counts model FLOPs, whatever a rate does."""
+        convention = self._one_of("flops", FLOPS)
+        return flops_per_token(step, "full" if of_peak and convention == "hardware" else convention)
 
 
-def flops_per_token(step: Step, *, causal: bool) -> float:
-    """FLOPs of three times the forward products, two with frozen weights; `causal`: with half of the score matrix."""
-    m = step.model
-    scores = 4.0 * step.seq_len * m.q_width * (0.5 if causal and m.causal else 1.0)
+def flops_per_token(step: Step, convention: str) -> float:
+    """FLOPs per token by a convention of `FLOPS`; with frozen weights the weight gradient is left out."""
+    m, s = step.model, step.seq_len
+    if convention == "hardware":
+        h, layers = m.hidden, m.layers
+        return 96.0 * layers * h * h * (1 + s / (6 * h) + m.vocab / (16 * layers * h))
+    if convention == "six":
+        return 6.0 * m.active_parameters() + 12.0 * m.layers * m.hidden * s
+    scores = 4.0 * s * m.q_width * (0.5 if convention == "causal" and m.causal else 1.0)
     weights = m.active_parameters() - m.embedding_parameters + (m.vocab * m.hidden if m.tied_embeddings else 0)
     return (2.0 if step.frozen_weights else 3.0) * (2.0 * weights + m.layers * scores)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,14 +162,17 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     out.parent.mkdir(parents=True, exist_ok=True)
     path = write_atomically(out, result.text())
     if json_output:
-        errors = {"before_pct": dict(result.before), "after_pct": dict(result.after)}
-        print_json({"scale": result.scale, **errors, "left_out": dict(result.left_out)})
+        errors = {"before_pct": result.before, "after_pct": result.after, "held_out_pct": result.held_out}
+        print_json({"moved": result.moved, **errors, "left_out": result.left_out})
         return
-    typer.echo(f"predicted times are scaled by {result.scale:.4f}")
     for name, error in result.before.items():
-        typer.echo(f"  {name:24s} {error:+7.1f} % before, {result.after[name]:+7.1f} % after")
+        others = f", {result.held_out[name]:+7.1f} % by the others" if result.held_out else ""
+        typer.echo(f"  {name:24s} {error:+7.1f} % before, {result.after[name]:+7.1f} % after{others}")
     for name, reason in result.left_out.items():
         typer.echo(f"  {name:24s} not used: {reason}")
+    moved = sorted(result.moved.items(), key=lambda item: -abs(math.log(item[1])))
+    typer.echo("moved: " + (", ".join(f"{name} x {factor:.3f}" for name, factor in moved[:8]) or "nothing"))
+    typer.echo(result.verdict())
     typer.echo(f"# wrote {path}; use it by training.params in the scenario")
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fill_facts import filled_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.accuracy.training_rows import MEASURED, RowReader, read_rows
+from commsim.accuracy.facts import FACTS, entries, filled, framework_of
+from commsim.accuracy.training_rows import FLOPS, MEASURED, RowReader, flops_per_token, read_rows
 from commsim.errors import LogFormatError
-from study.training_rows import apart, fitted, flops_per_token, row_of
-from study.training_sources import source_of, sources
+from study.paths import DOCS
+from study.training import training_steps
+from study.training_rows import PUBLICATIONS, apart, fitted, group_of, publication_of, read_published, row_of
 
 SC21 = {
     "id": "sc21-0003",
@@ -141,24 +144,113 @@ def test_rows_that_cannot_be_steps_say_why(changes: dict[str, str], reason: str)
 
 
 def test_an_unknown_source_is_predicted_by_the_defaults() -> None:
-    row = row_of(SC21 | {"source": "A paper of next year", "recompute": "", "micro_batch": ""})
+    row = row_of(
+        SC21 | {"source": "A paper of next year", "precision": "", "recompute": "", "sp": "", "micro_batch": ""}
+    )
     assert row.step is not None
-    assert row.source.name == "A paper of"
+    assert row.source == "A paper of"
     assert RowReader(row.cells).row().step == row.step
-    assert (row.step.recompute, row.step.micro_batch_size) == ("none", 1)
+    assert (row.step.recompute, row.step.micro_batch_size, row.step.overlap_tp) == ("none", 1, True)
 
 
 def test_zero3_of_2021_is_reported_apart() -> None:
-    row = row_of(SC21 | {"zero_stage": "3", "tp": "1"})
+    row = row_of(SC21 | {"zero_stage": "3", "tp": "1", "table": "Table 2 (ZeRO-3 without model parallelism)"})
     assert apart(row)
     assert not fitted(row)
 
 
-def test_every_source_has_its_reason_and_a_pattern_of_its_own() -> None:
-    names = [s.name for s in sources()]
-    assert len(set(names)) == len(names)
-    assert all(s.why and s.pattern for s in sources())
-    assert source_of("").name == "unnamed"
+def test_every_publication_has_its_reason_and_a_pattern_of_its_own() -> None:
+    known = entries(PUBLICATIONS)
+    assert all(entry["why"] and entry["pattern"] for entry in known.values())
+    assert publication_of("") == "unnamed"
+
+
+def test_every_row_of_the_project_says_what_ran_whatever_its_source_is_called() -> None:
+    """With another name of the source a row is the same step of the same group: its facts stand in its columns."""
+    for row in read_published(training_steps()):
+        other = row_of(dict(row.cells) | {"source": "somebody else"})
+        assert (other.step, other.measured_s) == (row.step, row.measured_s)
+        assert (fitted(other), apart(other)) == (fitted(row), apart(row))
+        assert group_of(other).removeprefix("somebody else") == group_of(row).removeprefix(row.source)
+
+
+def test_the_table_carries_the_facts_of_its_publications() -> None:
+    assert filled_table(training_steps()) == training_steps().read_text(encoding="utf-8")
+
+
+BARE = {"id": "x-1", "source": "", "notes": ""}
+
+
+@pytest.mark.parametrize(
+    ("cells", "framework"),
+    [
+        ({}, ""),
+        ({"framework": "TorchTitan", "source": "NeMo"}, "torchtitan"),
+        ({"source": "NVIDIA-NeMo/Megatron-Bridge docs"}, "megatron-bridge"),
+        ({"notes": "container 24.07"}, "nemo"),
+        ({"notes": "container 26.02"}, "megatron-bridge"),
+        ({"notes": "measured with Megatron-DeepSpeed"}, "megatron-deepspeed"),
+        ({"precision": "fp16"}, "megatron-lm"),
+        ({"precision": "fp16", "zero_stage": "1"}, "megatron-deepspeed"),
+        ({"zero_stage": "3"}, "fsdp"),
+    ],
+)
+def test_the_framework_is_named_or_told_by_the_row(cells: dict[str, str], framework: str) -> None:
+    assert framework_of(BARE | cells) == framework
+
+
+def test_a_framework_implies_columns_by_its_release() -> None:
+    new, old, oldest = (
+        filled(BARE | {"framework": "megatron-lm", "release": release}) for release in ("2024-07", "2022-09", "2021-04")
+    )
+    assert (new["attention"], old["attention"], oldest["attention"]) == ("vendor", "unfused", "unfused")
+    assert (new["flops"], old["flops"], oldest["flops"]) == ("full", "full", "hardware")
+    assert (new["recompute"], old["recompute"], oldest["recompute"]) == ("none", "none", "full")
+    own = filled(BARE | {"framework": "megatron-lm", "release": "2021-04", "recompute": "selective", "sp": "yes"})
+    assert (own["recompute"], own["sp"]) == ("selective", "yes")
+    assert filled(BARE | {"framework": "torchtitan", "recompute": "selective"})["recompute"] == "layerwise"
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "message"),
+    [
+        ("framework", "torchtitn", "expected torchtitan"),
+        ("flops", "half", "expected one of hardware, full, causal, six"),
+        ("attention", "fast", "expected one of unfused, vendor, open"),
+        ("overlap", "dp, all", "'all', expected some of dp, params, tp, pp, or none"),
+        ("gradients", "int8", "expected one of fp32, bf16, fp16"),
+        ("stack", "quick", "expected one of tuned, compiled, eager"),
+        ("lora", "maybe", "expected one of yes, no"),
+        ("imbalance", "much", "expected a number"),
+        ("expert_dispatch", "post", "expert_dispatch = 'post'"),
+    ],
+)
+def test_facts_that_are_none_say_so(column: str, text: str, message: str) -> None:
+    row = row_of(BRIDGE | {"tokens_per_s_per_gpu": "", "tflops_per_gpu": "900", column: text})
+    assert row.step is None
+    assert message in row.reason
+
+
+def test_facts_change_the_step() -> None:
+    facts = {
+        "framework": "megatron-lm", "stack": "eager", "attention": "open", "gradients": "bf16", "overlap": "dp tp",
+        "expert_dispatch": "nccl hybrid", "expert_tp": "yes", "imbalance": "1.5", "context_parallel": "all_gather",
+        "cuda_graphs": "yes", "lora": "yes", "power_limit_w": "500", "mtp": "no", "tp": "2",
+    }  # fmt: skip
+    step = row_of(BRIDGE | facts | {"tp": "2", "ep": "8"}).step
+    assert step is not None
+    assert (step.stack, step.attention_kernel, step.flash_attention) == ("eager", "open", True)
+    assert (step.overlap_dp, step.overlap_tp, step.overlap_pp, step.overlap_param_gather) == (True, True, False, False)
+    assert (step.expert_dispatch, step.expert_tp, step.imbalance) == ("hybrid", 2, 1.5)  # GB300 is a rack
+    assert (step.context_parallel, step.cuda_graphs, step.frozen_weights) == ("all_gather", True, True)
+    assert (step.accelerator.tdp_w, step.model.layers, step.precision.gradient) == (500, 61, "bf16")
+
+
+def test_every_fact_is_documented() -> None:
+    guide = (DOCS / "guides" / "validate.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in guide for name in FACTS)
+    assert all(name in guide for name in entries() if name != "usual")
+    assert all(f"`{word}`" in guide for word in FLOPS)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ MODES = {
     "calibrated": "with every second size of the log",
     "forced": "with the algorithm and protocol that come nearest to the measured time",
     "loso": "every source predicted without any of its own rows",
-    "one-row": "every source scaled by what one of its rows suggests, which is not scored",
+    "one-row": "every source calibrated with one of its rows, drawn at random and not scored",
 }
 
 
@@ -222,8 +222,8 @@ def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) ->
     caption = f"{MODES[validation.mode].capitalize()}."
     if len(validation.table):
         pictures = (
-            picture(sources_figure(validation, validation.predicted, "Error of the time per training step"), caption),
-            picture(measured_figure(validation, validation.predicted, "Time per training step"), caption),
+            picture(sources_figure(validation, validation.typical, "Error of the time per training step"), caption),
+            picture(measured_figure(validation, validation.typical, "Time per training step"), caption),
         )
     head = [
         "source",
@@ -273,8 +273,9 @@ def _training_statement(mode: str) -> list[Part]:
     return [
         Text(
             "The error of a row is (predicted - measured) / measured of the time per step. What a source does not "
-            "print is filled in by written rules (validation/study/training_sources.yaml), made with these rows at "
-            "hand: the figures are semi-blind. The null model has seven coefficients on datasheet figures, fitted to "
+            "print stands as facts in columns of its rows (validation/study/publications.yaml), written with these "
+            "rows at hand: the figures are semi-blind. "
+            "The null model has seven coefficients on datasheet figures, fitted to "
             "the same rows."
         ),
         Facts((("commsim", commsim.__version__), ("mode", f"{mode}: {MODES[mode]}"))),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training import SPREAD_OF_ROWS, SPREAD_OF_SOURCES
+from commsim.accuracy.training import slopes, suggested
 from commsim.training.compute import Values
 from study.paths import VALIDATION
 from study.training_fit import Fit, training_part
@@ -25,6 +25,9 @@ Float64 = npt.NDArray[np.float64]
 MODES = ("loso", "one-row")
 ENGINES = ("simulation", "closed_form")
 
+DRAWS = 20
+"""Times that a row of a source is drawn at random as the one that is known."""
+
 
 def training_steps() -> Path:
     """The rows that the project carries, which fits use."""
@@ -35,7 +38,8 @@ def training_steps() -> Path:
 class TrainingValidation:
     """Rows of a file with their predictions: seconds per row of `table`, and why others have none.
 
-    ``first``: of the engine, leaving the source out, whatever the mode; ``closed``: the closed form's likewise.
+    ``first``: of the engine, leaving the source out, whatever the mode; ``closed``: the closed form's likewise. With
+    one row known ``predicted`` is an array (draws, rows) of `with_one_row`.
     """
 
     rows: Sequence[PublishedRow]
@@ -47,7 +51,15 @@ class TrainingValidation:
     closed: Float64
     null: Float64
     fit: Fit
-    used: frozenset[str] = frozenset()  # ids of rows that calibrated their source
+
+    @property
+    def typical(self) -> Float64:
+        """Seconds of every row: the prediction, or the median of its draws; where it has none, with no row known."""
+        draws = np.atleast_2d(self.predicted)
+        known = ~np.all(np.isnan(draws), axis=0)
+        out = self.first.copy()
+        out[known] = np.nanmedian(draws[:, known], axis=0)
+        return out
 
 
 def validate_training(
@@ -71,55 +83,57 @@ def validate_training(
     fit = Fit(training_part(whole))
     closed = fit.seconds(table)
     first = _simulated(table, fit, closed, workers, progress) if engine == "simulation" else closed
-    predicted, used = with_one_row(table, first) if mode == "one-row" else (first, frozenset[str]())
+    predicted = with_one_row(table, first, fit) if mode == "one-row" else first
     null = null_seconds(table, fit.train)
-    return TrainingValidation(rows, table, mode, engine, predicted, first, closed, null, fit, used)
+    return TrainingValidation(rows, table, mode, engine, predicted, first, closed, null, fit)
 
 
 def _simulated(table: MeasuredRows, fit: Fit, closed: Float64, workers: int, progress: Progress | None) -> Float64:
     """Seconds of every row simulated, each with the values that its source did not move."""
     of_source = {name: fit.without([name]) for name in sorted(set(table.source))}
     steps = [row.step for row in table.rows if row.step is not None]
-    seconds = simulated(steps, [of_source[row.source.name] for row in table.rows], workers, progress)
+    seconds = simulated(steps, [of_source[row.source] for row in table.rows], workers, progress)
     return np.where(np.isnan(seconds), closed, seconds)
 
 
-def one_row_scale(predicted_s: float, measured_s: float) -> float:
-    """The factor on a source's predicted times that one measured row suggests.
+def with_one_row(table: MeasuredRows, predicted: Float64, fit: Fit) -> Float64:
+    """Seconds with one row of the source known, `DRAWS` times at random: an array (draws, rows).
 
-    The row's error is partly its own: of ln(measured / predicted) the share that the source is expected to have in
-    common counts (`SPREAD_OF_SOURCES`, `SPREAD_OF_ROWS`).
+    The known row calibrates the closed form's parameters as `commsim calibrate` does; what that changes of the closed
+    form is changed of ``predicted``, whichever engine made it. It is no number where it is itself the known one, nor
+    are the rows of a source that has a single one.
     """
-    share = SPREAD_OF_SOURCES**2 / (SPREAD_OF_SOURCES**2 + SPREAD_OF_ROWS**2)
-    return float((measured_s / predicted_s) ** share)
-
-
-def calibration_row(table: MeasuredRows) -> int:
-    """The row to measure: the one that is most like all others in how it is cut, not looking at measured times.
-
-    Distance in the logarithms of ranks per axis, batch, sequence, width, layers and peak, and in what is recomputed.
-    """
-    c = table.columns
-    model, axes = c.model, [c.tp, c.pp, c.cp, c.dp, c.ep, c.micro_batch_size]
-    sizes = [*axes, c.seq_len, model.hidden, model.layers, c.num_microbatches, c.gemm_peak]
-    kinds = [2.0 * (c.recompute == "full"), 2 * model.moe_layers / model.layers]
-    features = np.stack([*np.log(sizes), *kinds], axis=1)
-    distance = np.abs(features[:, None, :] - features[None, :, :]).sum(axis=2)
-    return int(distance.sum(axis=1).argmin())
-
-
-def with_one_row(table: MeasuredRows, predicted: Float64) -> tuple[Float64, frozenset[str]]:
-    """Seconds after scaling each source by what its calibration row suggests, and the ids of those rows."""
-    out, used = predicted.copy(), set()
+    out = np.full((DRAWS, len(table)), np.nan)
     for name in sorted(set(table.source)):
         of_source = np.flatnonzero(table.source == name).tolist()
         mine = np.array([i for i in of_source if not apart(table.rows[i])], np.int64)
         if len(mine) < 2:
             continue
-        k = int(mine[calibration_row(table.take(mine))])
-        out[mine] = predicted[mine] * one_row_scale(float(predicted[k]), float(table.measured[k]))
-        used.add(table.rows[k].id)
-    return out, frozenset(used)
+        slope = slopes(table.columns.take(mine), fit.without([name]))
+        error = np.log(table.measured[mine] / predicted[mine])
+        draw = np.random.default_rng(len(mine))
+        for turn in range(DRAWS):
+            k = int(draw.integers(len(mine)))
+            seconds = predicted[mine] * np.exp(slope @ suggested(slope[[k]], error[[k]]))
+            seconds[k] = np.nan
+            out[turn, mine] = seconds
+    return out
+
+
+def one_row_over_sources(table: MeasuredRows, predicted: Float64, known: Float64, least: int = 5) -> dict[str, Any]:
+    """By source with ``least`` rows: the median error of the rows that are not known, as shipped and with the known
+    one; each the median over the draws."""
+    out = {}
+    for name in sorted(set(table.source)):
+        mine = [i for i in np.flatnonzero(table.source == name).tolist() if not apart(table.rows[i])]
+        if len(mine) < least:
+            continue
+        part = table.take(np.array(mine, np.int64))
+        with_row = np.abs(errors(part, known[:, mine]))
+        without = np.where(np.isnan(with_row), np.nan, np.abs(errors(part, predicted[mine])))
+        unknown, one = (float(np.median(np.nanmedian(e, axis=1))) for e in (without, with_row))
+        out[name] = {"n": len(mine), "unknown": round(unknown, 2), "one_row": round(one, 2)}
+    return out
 
 
 def figures(error: Float64) -> dict[str, Any]:
@@ -137,48 +151,56 @@ def figures(error: Float64) -> dict[str, Any]:
     }
 
 
-def per_group(table: MeasuredRows, predicted: Float64, used: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """`figures` by group, of the rows that are neither apart nor used; `apart` beside where there are such rows."""
-    error = errors(table, predicted)
+def per_group(table: MeasuredRows, predicted: Float64) -> dict[str, Any]:
+    """`figures` by group, of the rows that are not apart; `apart` beside where there are such rows.
+
+    Of an array (draws, rows) the medians over the draws, each without the rows that are no number in it.
+    """
+    error = np.atleast_2d(errors(table, predicted))
     groups: dict[str, list[int]] = {}
     aside: dict[str, list[int]] = {}
     for i, row in enumerate(table.rows):
-        if row.id not in used:
-            (aside if apart(row) else groups).setdefault(group_of(row), []).append(i)
-    out = {name: figures(error[index]) for name, index in sorted(groups.items())}
+        (aside if apart(row) else groups).setdefault(group_of(row), []).append(i)
+    out = {name: _over_draws(error[:, index]) for name, index in sorted(groups.items())}
     for name, index in sorted(aside.items()):
-        out.setdefault(name, {"n": 0})["apart"] = figures(error[index])
+        out.setdefault(name, {"n": 0})["apart"] = _over_draws(error[:, index])
     return out
+
+
+def _over_draws(error: Float64) -> dict[str, Any]:
+    each = [part for draw in error if (part := figures(draw[~np.isnan(draw)]))["n"]]
+    if not each:
+        return {"n": 0}
+    middle = {key: round(float(np.median([part[key] for part in each])), 2) for key in each[0]}
+    return middle | {"n": error.shape[1]}
 
 
 def document(validation: TrainingValidation) -> dict[str, Any]:
     """All figures as plain values: ``per_row``, ``per_source``, ``null_model``."""
     place = {row.id: i for i, row in enumerate(validation.table.rows)}
-    error = errors(validation.table, validation.predicted)
-    rows = [_row_record(validation, row, place.get(row.id), error) for row in validation.rows]
+    seconds = validation.typical
+    rows = [_row_record(validation, row, place.get(row.id), seconds) for row in validation.rows]
     null = {
         "per_row": {row.id: float(f"{t:.6g}") for row, t in zip(validation.table.rows, validation.null, strict=True)},
-        "per_source": per_group(validation.table, validation.null, validation.used),
+        "per_source": per_group(validation.table, validation.null),
     }
-    return {
-        "per_row": rows,
-        "per_source": per_group(validation.table, validation.predicted, validation.used),
-        "null_model": null,
-    }
+    groups = {"per_source": per_group(validation.table, validation.predicted), "null_model": null}
+    if validation.mode == "one-row":
+        groups["one_row"] = one_row_over_sources(validation.table, validation.first, validation.predicted)
+    return {"per_row": rows} | groups
 
 
-def _row_record(validation: TrainingValidation, row: PublishedRow, i: int | None, error: Float64) -> dict[str, Any]:
-    record: dict[str, Any] = {"id": row.id, "source": row.source.name}
+def _row_record(validation: TrainingValidation, row: PublishedRow, i: int | None, seconds: Float64) -> dict[str, Any]:
+    record: dict[str, Any] = {"id": row.id, "source": row.source}
     if i is None:
         reason = row.reason or "missing: a measured time, rate, TFLOP/s or MFU"
         return record | {"measured_s": None, "predicted_s": None, "error_pct": None, "reason": reason}
     reason = f"reported apart: {why}" if (why := apart(row)) else ""
-    if row.id in validation.used:
-        reason = "the row that its source is calibrated with"
+    measured, predicted = float(validation.table.measured[i]), float(seconds[i])
     return record | {
-        "measured_s": float(f"{validation.table.measured[i]:.6g}"),
-        "predicted_s": float(f"{validation.predicted[i]:.6g}"),
-        "error_pct": round(float(error[i]), 2),
+        "measured_s": float(f"{measured:.6g}"),
+        "predicted_s": float(f"{predicted:.6g}"),
+        "error_pct": round(100 * (predicted / measured - 1), 2),
         "reason": reason,
     }
 

@@ -38,7 +38,7 @@ def training_part(table: MeasuredRows, most: int = _MOST) -> MeasuredRows:
     """The rows that fits use: those that the rules of their source allow, at most `most` of a source."""
     chosen: list[int] = []
     for name in sorted(set(table.source)):
-        index = [i for i, row in enumerate(table.rows) if row.source.name == name and fitted(row)]
+        index = [i for i, row in enumerate(table.rows) if row.source == name and fitted(row)]
         if len(index) > most:
             index = [index[k] for k in np.linspace(0, len(index) - 1, most).round().astype(int)]
         chosen += index

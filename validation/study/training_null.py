@@ -11,8 +11,9 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
+from commsim.accuracy.training_rows import flops_per_token
 from commsim.training.step_time import stage_parameters
-from study.training_rows import MeasuredRows, flops_per_token
+from study.training_rows import MeasuredRows
 
 Float64 = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import numpy as np
 from commsim.files import write_atomically
 from commsim.units import GIGA
 from study.paths import DOCS
-from study.training import TrainingValidation, per_group, with_one_row
+from study.training import DRAWS, TrainingValidation, one_row_over_sources, per_group, with_one_row
 from study.training_ablation import Progress, ablation
 from study.training_record import bars, record_path
 from study.training_rows import MeasuredRows, apart, errors, group_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ENGINES = {"simulation": "simulation", "closed_form": "closed form"}
-_MODES = {"loso": "without the row's source", "one-row": "with one row of its source"}
+_MODES = {"loso": "without the row's source", "one-row": "with one row of its source, drawn at random"}
 
 
 def summary(validation: TrainingValidation, figures: Mapping[str, Any]) -> str:
@@ -52,7 +52,9 @@ def summary(validation: TrainingValidation, figures: Mapping[str, Any]) -> str:
     for row in figures["per_row"]:
         if row["predicted_s"] is None:
             reasons[f"{row['source']}: {row['reason']}"] = reasons.get(f"{row['source']}: {row['reason']}", 0) + 1
-    lines += [over_groups(validation.table, figures["per_source"], validation.predicted, validation.used)]
+    lines += [over_groups(validation.table, figures["per_source"], validation.typical)]
+    if one_row := figures.get("one_row"):
+        lines += [f"{known_row(one_row)}."]
     if validation.engine == "simulation":
         lines += [f"{difference(validation)}."]
     lines += [f"not predicted, {n} of {reason}" for reason, n in sorted(reasons.items())[:40]]
@@ -62,11 +64,11 @@ def summary(validation: TrainingValidation, figures: Mapping[str, Any]) -> str:
 def write_report(validation: TrainingValidation, progress: Progress, workers: int = 1) -> list[Path]:
     """Writes the page, its pictures and the record; returns the files."""
     loso = validation.first
-    calibrated, used = with_one_row(validation.table, loso)
-    of_closed = with_one_row(validation.table, validation.closed)
+    known = with_one_row(validation.table, loso, validation.fit)
+    of_closed = with_one_row(validation.table, validation.closed, validation.fit)
     engines = {
-        "simulation": _figures(validation, loso, calibrated, used),
-        "closed_form": _figures(validation, validation.closed, *of_closed),
+        "simulation": _figures(validation, loso, known),
+        "closed_form": _figures(validation, validation.closed, of_closed),
     }
     null = per_group(validation.table, validation.null)
     terms = ablation(validation.table, progress, workers)
@@ -77,7 +79,7 @@ def write_report(validation: TrainingValidation, progress: Progress, workers: in
         write_atomically(pictures / "sources.svg", _svg(sources_figure(validation, loso))),
         write_atomically(pictures / "measured.svg", _svg(measured_figure(validation, loso))),
     ]
-    one_row = _over_sources(validation, calibrated, used)
+    one_row = one_row_over_sources(validation.table, loso, known)
     return [
         *written,
         write_atomically(DOCS / "accuracy-training.md", page(validation, engines, null, terms, one_row)),
@@ -85,19 +87,31 @@ def write_report(validation: TrainingValidation, progress: Progress, workers: in
     ]
 
 
-def _figures(validation: TrainingValidation, loso: Any, calibrated: Any, used: frozenset[str]) -> dict[str, Any]:
-    return {"loso": per_group(validation.table, loso), "one-row": per_group(validation.table, calibrated, used)}
+def _figures(validation: TrainingValidation, loso: Any, known: Any) -> dict[str, Any]:
+    return {"loso": per_group(validation.table, loso), "one-row": per_group(validation.table, known)}
 
 
-def over_groups(
-    table: MeasuredRows, groups: Mapping[str, Any], predicted: Any, used: frozenset[str] = frozenset()
-) -> str:
+def known_row(sources: Mapping[str, Any]) -> str:
+    """A sentence on what one known row brings: the median over sources, and those that are worse with it."""
+    if not sources:
+        return "no source has five rows"
+    unknown, one = (np.median([s[key] for s in sources.values()]) for key in ("unknown", "one_row"))
+    worse = {name: s["one_row"] - s["unknown"] for name, s in sources.items() if s["one_row"] > s["unknown"]}
+    most = max(worse, key=lambda name: worse[name], default="")
+    text = (
+        f"one row known, {DRAWS} random draws: median over {len(sources)} sources {unknown:.1f} -> {one:.1f} %, "
+        f"{len(worse)} of them worse than unknown"
+    )
+    return text + (f", most {most} by {worse[most]:.1f} points" if most else "")
+
+
+def over_groups(table: MeasuredRows, groups: Mapping[str, Any], predicted: Any) -> str:
     """A sentence: the median of the groups' medians, the share of groups up to 10 %, the rows of experts."""
     medians = np.array([part["median"] for part in groups.values() if part["n"]])
     of_experts = [
         abs(float(e))
         for row, e in zip(table.rows, errors(table, predicted), strict=True)
-        if row.step is not None and row.step.model.moe is not None and not apart(row) and row.id not in used
+        if row.step is not None and row.step.model.moe is not None and not apart(row)
     ]
     if not len(medians):
         return "no group of rows is predicted"
@@ -157,26 +171,12 @@ def why(step: Any) -> str:
     return "gradients and parameters, bucket by bucket"
 
 
-def _over_sources(
-    validation: TrainingValidation, predicted: Any, used: frozenset[str], least: int = 5
-) -> tuple[float, int]:
-    """Median over the sources with `least` rows left of the median error with one row; how many sources these are."""
-    error = np.abs(errors(validation.table, predicted))
-    medians = []
-    for name in sorted(set(validation.table.source)):
-        mine = np.flatnonzero(validation.table.source == name).tolist()
-        rows = [i for i in mine if not apart(validation.table.rows[i]) and validation.table.rows[i].id not in used]
-        if len(rows) >= least:
-            medians.append(float(np.median(error[rows])))
-    return float(np.median(medians)), len(medians)
-
-
 def page(
     validation: TrainingValidation,
     engines: Mapping[str, Any],
     null: Mapping[str, Any],
     terms: Mapping[str, Any],
-    one_row: tuple[float, int],
+    one_row: Mapping[str, Any],
 ) -> str:
     """The page docs/accuracy-training.md."""
     missing = [row for row in validation.rows if row.step is None]
@@ -189,10 +189,10 @@ def page(
         "",
         f"{len(validation.rows)} published rows, of which {len(validation.table)} are complete enough to predict. The "
         "error of a row is (predicted - measured) / measured of the time per step, in percent. *Leaving the source "
-        "out*: everything fitted was fitted without any row of the scored source. *One row*: then scaled by "
-        "what one row of the source suggests (the row most like the others, chosen without looking at "
-        "times; it is not scored). The rules for what a source does not print "
-        "(`validation/study/training_sources.yaml`), the terms and their starting values were written "
+        "out*: everything fitted was fitted without any row of the scored source. *One row*: then calibrated with "
+        f"one row of the source as `commsim calibrate` does, the median of {DRAWS} rows drawn at random; the known row "
+        "is not scored. What a source does not print are facts in the rows' columns (framework, release, FLOP "
+        "convention ...; `validation/study/publications.yaml`); they, the terms and their starting values were written "
         "with these rows at hand, so figures are semi-blind. The null model has seven coefficients on "
         "datasheet figures, fitted to the same rows, leaving the source out. The study is a throw-away "
         "closed form of 150 lines that this model was to surpass.",
@@ -223,10 +223,9 @@ def page(
     ]
     lines += [
         "",
-        f"Median over the {one_row[1]} sources with at least five rows left of the median error with one row: "
-        f"**{one_row[0]:.1f} %**.",
+        f"**{known_row(one_row).capitalize()}.**",
         "",
-        f"Reported apart, with the reason in the rules of the source: {', '.join(aside)}.",
+        f"Reported apart, with the reason in the column `apart`: {', '.join(aside)}.",
         "",
         "![Predicted against measured](images/accuracy-training/measured.svg)",
         "",
@@ -261,7 +260,7 @@ def page(
     ]
     reasons: dict[tuple[str, str], int] = {}
     for row in missing:
-        reasons[row.source.name, row.reason] = reasons.get((row.source.name, row.reason), 0) + 1
+        reasons[row.source, row.reason] = reasons.get((row.source, row.reason), 0) + 1
     lines += [f"| {source} | {n} | {reason.replace('|', '/')} |" for (source, reason), n in sorted(reasons.items())]
     return "\n".join(lines) + "\n"
 
