@@ -41,16 +41,20 @@ class Software:
     base: Number
     fragmentation: float
     logits: float
-    update: float = 0.0  # bytes per owned parameter that the update alone needs
+    update: Number = 0.0  # bytes per owned parameter that the update alone needs
 
 
 _WORKSPACES = 0.4 * GIB
 """Beside tensors on a rank alone: read off SimuMax's runs of Megatron-LM on 8 B200."""
 
-_DEEPSPEED = (8 * GIB - CONTEXT_BYTES, 0.4, 10.0)
+SEGMENTS = 0.25
+"""What torch's allocator reserves beyond what comes and goes, as a share, where its segments cannot grow: read off
+BLOOM's trials, as the next. NVIDIA's two runs of NeMo, which set no value here, print what is reserved, too."""
+
+_DEEPSPEED = (7 * GIB - CONTEXT_BYTES, SEGMENTS, 10.0)
 """Base, fragmentation and bytes per logit, by what nvidia-smi showed in 56 of BLOOM's trials (`steps.csv`, which
-`commsim validate training --memory` reads). The median error is 4.0 %, with a base of 7 and 9 GiB 5.0 and 4.0, with a
-fragmentation of 0.2 and 0.3 6.8 and 4.3."""
+`commsim validate training --memory` reads). The median error is 4.9 %, with a base of 6 and 8 GiB 4.2 and 4.5,
+with a fragmentation of 0.2 and 0.3 4.3 and 5.0."""
 
 
 def software(step: Step, framework: Framework) -> Software:
@@ -58,13 +62,13 @@ def software(step: Step, framework: Framework) -> Software:
 
     megatron: 16-bit weights, gradients of the precision's type (`with_gradients`), the states sharded (distributed
     optimizer; Transformer Engine's fused loss keeps 6 bytes per logit). deepspeed with fp16: 16-bit gradients, and at
-    the update for its own part their flat 16-bit and fp32 copies (stage_1_and_2.py); with bf16 16-bit and flat fp32
-    gradients (bf16_optimizer.py). fsdp2: sharded with all else, weights are what the optimizer updates, fp32 in mixed
-    precision (torchtitan), else of the precision's type, as their gradients and moments are (torchtune's ``dtype:
-    bf16`` is ``pure-bf16``); an eager loss holds 16-bit logits, their fp32 copy, its log-softmax and a 16-bit gradient:
-    12 bytes. nanotron: fp32 gradients of all weights, 16-bit ones that live until the backward's end, and without ZeRO
-    DDP's buckets of them (`gradient_accumulator.py`, `trainer.py`); logits as eager torch's. A rank alone has no
-    buffers of NCCL or shards.
+    the update for its own part their flat 16-bit and fp32 copies (stage_1_and_2.py), without ZeRO a list of fp32 copies
+    and that list flattened (fused_optimizer.py); with bf16 16-bit and flat fp32 gradients (bf16_optimizer.py). fsdp2:
+    sharded with all else, weights are what the optimizer updates, fp32 in mixed precision (torchtitan), else of the
+    precision's type, as their gradients and moments are (torchtune's ``dtype: bf16`` is ``pure-bf16``); an eager loss
+    holds 16-bit logits, their fp32 copy, its log-softmax and a 16-bit gradient: 12 bytes. nanotron: fp32 gradients of
+    all weights, 16-bit ones that live until the backward's end, and without ZeRO DDP's buckets of them
+    (`gradient_accumulator.py`, `trainer.py`); logits as eager torch's. A rank alone has no buffers of NCCL or shards.
     """
     formats = step.precision
     states = formats.resident_bytes(step.optimizer)
@@ -74,7 +78,8 @@ def software(step: Step, framework: Framework) -> Software:
         base, fragmentation, logits = where(alone, _WORKSPACES, _DEEPSPEED[0]), *_DEEPSPEED[1:]
         if formats.weight == "bf16":
             return Software(flat, flat + 4.0, states, base, fragmentation, logits)
-        return Software(flat, flat, states, base, fragmentation, logits, 4.0 + flat)
+        copies = where(step.zero_stage == 0, 8.0, 4.0 + flat)
+        return Software(flat, flat, states, base, fragmentation, logits, copies)
     if framework == "fsdp2":
         base = where(alone, _WORKSPACES, 2 * GIB)
         if formats.master:
@@ -154,6 +159,22 @@ def step_memory(
     return StepMemory(tuple(stages), step.accelerator.room_bytes)
 
 
+def reserved_bytes(step: Step, framework: Framework) -> float:
+    """What `torch.cuda.max_memory_reserved` shows of the fullest GPU, and nvidia-smi beside the CUDA context.
+
+    Segments that activations had stay the allocator's, and none is large enough for a flat copy of gradients: an
+    update's copies come on top of the backward's peak, until the GPU is full and what is free is given back.
+    """
+    soft, masks, most = software(step, framework), not step.flash_attention, 0.0
+    for s in range(step.pp):
+        share = share_of(step.model, [c for c in chunks_of(step) if c.stage == s])
+        parts = _floats(stage_bytes(step, share, s, framework, masks)[BACKWARD])
+        moved = sum(value for name, value in parts.items() if name not in _LASTING)
+        copies = float(soft.update * _owned(step, weights_of(step, share)))
+        most = max(most, sum(parts.values()) - parts["fragmentation"] + SEGMENTS * moved + copies)
+    return max(step_memory(step, framework).peak, min(most, step.accelerator.room_bytes))
+
+
 def peak_bytes(step: Step, framework: Framework) -> Number:
     """Bytes of the fullest GPU, for a table of steps as well, whose layers or two more divide evenly into chunks.
 
@@ -173,6 +194,10 @@ def kept_of_micro_batch(step: Step, framework: Framework, layers: Sequence[int] 
         backward = stage_bytes(step, share, s, framework, masks)[BACKWARD]
         kept.append(float(backward["activations"]) / float(in_flight(step, s)))
     return max(kept)
+
+
+_LASTING = ("weights", "gradients", "optimizer", "gathered", "fragmentation", "buffers")
+"""Parts that do not come and go within a step."""
 
 
 def _floats(values: dict[str, Number]) -> dict[str, float]:
@@ -341,6 +366,10 @@ def _update_temporary(step: Step, soft: Software, weights: Weights) -> Number:
     if step.frozen_weights:
         return 0.0
     width = 4.0 if step.precision.master else step.precision.weight_bytes
+    return np.maximum(width * step.model.vocab * step.model.hidden / step.tp, soft.update * _owned(step, weights))
+
+
+def _owned(step: Step, weights: Weights) -> Number:
+    """Parameters that a rank updates."""
     cut = step.zero_stage > 0
-    owned = weights.dense / where(cut, step.shards, 1) + weights.expert / where(cut, step.expert_dp, 1)
-    return np.maximum(width * step.model.vocab * step.model.hidden / step.tp, soft.update * owned)
+    return weights.dense / where(cut, step.shards, 1) + weights.expert / where(cut, step.expert_dp, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from commsim.training.memory import (
     Framework,
     in_flight,
     peak_bytes,
+    reserved_bytes,
     software,
     states,
     step_memory,
@@ -43,7 +45,8 @@ from commsim.training.stages import Weights
 from commsim.units import GIB
 from study.memory_rows import MemoryRow, memory_row
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "training"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("COMMSIM_SHARED_DATA", _CHECKOUT.parent / "shared" / "data")) / "training"
 
 
 def step(**changes: Any) -> Step:
@@ -232,7 +235,15 @@ def by_source() -> dict[str, list[MemoryRow]]:
 
 @pytest.mark.parametrize(
     ("source", "bar", "least"),
-    [("simumax", 0.02, 30), ("bloom", 0.08, 50), ("titan", 0.08, 15), ("litgpt", 0.08, 50), ("nanotron", 0.08, 18)],
+    [
+        ("simumax", 0.02, 30),
+        ("bloom", 0.08, 50),
+        ("titan", 0.08, 15),
+        ("litgpt", 0.08, 50),
+        ("nanotron", 0.08, 18),
+        ("dgxc", 0.08, 2),
+        ("bsv100", 0.08, 2),
+    ],
 )
 def test_median_error_of_measured_rows(
     by_source: dict[str, list[MemoryRow]], source: str, bar: float, least: int
@@ -240,6 +251,12 @@ def test_median_error_of_measured_rows(
     errors = [abs(row.error) for row in by_source[source] if row.error is not None]
     assert len(errors) >= least
     assert median(errors) <= bar
+
+
+def test_measured_rows_are_within_15_percent_but_two(by_source: dict[str, list[MemoryRow]]) -> None:
+    """bloom-0040 has 65 GB where the same run with twice the micro-batch has 56 (bloom-0041)."""
+    far = {row.id for rows in by_source.values() for row in rows if abs(row.error or 0.0) > 0.15}
+    assert far == {"bloom-0040", "nanotron-0007"}
 
 
 def test_analytic_rows_are_exact_to_the_printed_digits(by_source: dict[str, list[MemoryRow]]) -> None:
@@ -295,10 +312,10 @@ def test_what_deepspeed_and_dualpipe_and_recomputation_add_by_hand() -> None:
     weights = plain["weights"] / 2
     assert deep["gradients"] == pytest.approx(6 * weights)
     assert deep["optimizer"] == pytest.approx(12 * weights)
-    assert deep["buffers"] == 7.5 * GIB
+    assert deep["buffers"] == 6.5 * GIB
     lasting = ("weights", "gradients", "optimizer", "fragmentation", "buffers")
     moving = sum(v for k, v in deep.items() if k not in lasting)
-    assert deep["fragmentation"] == pytest.approx(0.4 * moving)
+    assert deep["fragmentation"] == pytest.approx(0.25 * moving)
     s, h = 2048, 12288
     assert plain["activations"] == pytest.approx(12 * s * h * 2)  # of the last stage's one micro-batch, its inputs
     whole = step_memory(replace(one, recompute="none")).stages[7].parts["activations"]
@@ -306,6 +323,25 @@ def test_what_deepspeed_and_dualpipe_and_recomputation_add_by_hand() -> None:
     both = step_memory(replace(one, schedule="dualpipe")).stages[7].parts
     assert both["weights"] == pytest.approx(2 * plain["weights"])
     assert both["activations"] == pytest.approx(9 * plain["activations"])
+
+
+@pytest.mark.parametrize(("zero", "formats", "copies"), [(0, "fp16", 8.0), (1, "fp16", 6.0 / 4), (1, "bf16", 0.0)])
+def test_what_the_allocator_reserves_by_hand(zero: int, formats: str, copies: float) -> None:
+    """Activations' segments hold no flat copy of gradients: DeepSpeed's come on top of the backward's peak."""
+    one = step(model=model("gpt3-20b"), precision=precision(formats), dp=4, tp=8, zero_stage=zero, recompute="full")
+    parts = step_memory(one, "deepspeed").stages[0].parts
+    weights = parts["weights"] / 2
+    backward = stage_peak(one)
+    assert reserved_bytes(one, "deepspeed") == pytest.approx(backward + copies * weights)
+    small = replace(one, accelerator=replace(one.accelerator, memory_bytes=int(backward)))
+    assert reserved_bytes(small, "deepspeed") == step_memory(small, "deepspeed").peak  # nothing is cached
+    plain = step_memory(replace(one, dp=1), "megatron")
+    moving = plain.peak - sum(plain.fullest.parts[p] for p in ("weights", "gradients", "optimizer", "buffers"))
+    assert reserved_bytes(replace(one, dp=1), "megatron") == pytest.approx(plain.peak + 0.25 * moving)
+
+
+def stage_peak(one: Step) -> float:
+    return step_memory(one, "deepspeed").stages[0].moments["backward of the fullest micro-batch"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from commsim.training.finetune import (
 )
 from commsim.training.memory import (
     Framework,
+    reserved_bytes,
     software,
     states,
     step_memory,
@@ -46,6 +47,10 @@ _FRAMEWORKS: tuple[tuple[str, Framework], ...] = (
     ("nanotron", "nanotron"),
 )
 """Software by the beginning of a row's id; megatron where none is named."""
+
+_RESERVED = ("bloom", "bigscience", "bsv100", "dgxc")
+"""Sources that print what the allocator reserved: nvidia-smi's figure, or NeMo's `peak_memory_usage`, which is
+`torch.cuda.max_memory_reserved` (`megatron_strategy.py`). torchtitan prints it too, with segments that can grow."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ def row_model(row: Row) -> Model:
         _number(row, "seq_len"),
         gated_mlp=llama,
         norm="rmsnorm" if llama else "layernorm",
-        tied_embeddings=llama and _number(row, "ffn_hidden") < 10_000,
+        tied_embeddings=not llama or _number(row, "ffn_hidden") < 10_000,
     )
 
 
@@ -153,7 +158,8 @@ def row_step(row: Row) -> Step:
 
     torchtitan cuts a rank's batch into as many micro-batches as there are stages (`pipelining_utils.py`), and compiles
     the loss with the model from 2025 on (`components/loss.py`). NeMo's recipes have a distributed optimizer, and
-    sequence parallelism with tensor parallelism.
+    sequence parallelism with tensor parallelism; BLOOM's prequels run ZeRO-1, as their scripts do
+    (train/tr8b-104B/*.slurm, ``ZERO_STAGE=1``).
     """
     framework = framework_of(row["id"])
     dp, pp = _number(row, "dp", 1), _number(row, "pp", 1)
@@ -179,7 +185,7 @@ def row_step(row: Row) -> Step:
         fused_loss=titan and "_2025" in row["table"],
         ep=_number(row, "ep", 1),
         sequence_parallel=row.get("sp") == "yes" or (nemo and _number(row, "tp", 1) > 1),
-        zero_stage=_number(row, "zero_stage", int(nemo)),
+        zero_stage=_number(row, "zero_stage", int(nemo or old)),
         optimizer="adam-8bit" if "8-bit optimizer" in row["notes"] else "adam",
         recompute="layerwise" if framework == "fsdp2" and recompute == "selective" else recompute,
         stack="eager" if old else "tuned",
@@ -196,13 +202,18 @@ def _formats(row: Row, framework: Framework) -> Precision:
 
 
 def _peak(row: Row) -> float:
-    """The peak; rows of DeepSpeed are nvidia-smi's figures, which count the CUDA context, those of nanotron its first
-    rank's (`helpers.py`, `log_throughput`)."""
+    """The peak, or what the allocator reserved; rows of DeepSpeed are nvidia-smi's figures, which count the CUDA
+    context, those of nanotron its first rank's (`helpers.py`, `log_throughput`)."""
     framework, one = framework_of(row["id"]), row_step(row)
     if framework == "nanotron":
         return step_memory(one, framework, layers=_by_cost(one)).stages[0].peak
     context = CONTEXT_BYTES if framework == "deepspeed" else 0.0
-    return step_memory(one, framework).peak + context
+    shown = reserved_bytes if row["id"].startswith(_RESERVED) else _allocated
+    return shown(one, framework) + context
+
+
+def _allocated(step: Step, framework: Framework) -> float:
+    return step_memory(step, framework).peak
 
 
 def _by_cost(step: Step) -> list[int]:
