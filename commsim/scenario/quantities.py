@@ -201,15 +201,15 @@ def lora_saving(case: ClaimCase) -> Finding:
 
 def finetune_gigabytes(case: ClaimCase) -> Finding:
     """Gigabytes per GPU of LoRA (16-bit base) or QLoRA (``base: nf4``) over ``ranks`` GPUs, with checkpointing."""
+    tokens, ranks = case.whole("tokens"), case.whole("ranks", 1)
     one = Step(
-        model(case.word("model")), accelerator("A100"), precision("bf16"), 2048, 1, 1,
-        frozen_weights=True, recompute="full",
+        model(case.word("model")), accelerator("A100"), precision("bf16"), tokens, 1, 1,
+        frozen_weights=True, recompute="full", stack="eager",
     )  # fmt: skip
     base = NF4_DOUBLE_BYTES if case.word("base", "bf16") == "nf4" else 2.0
     every = ("q", "k", "v", "o", "up", "gate", "down")
     trained = lora_parameters(one, case.whole("rank", 16), every)
-    tokens, ranks = case.whole("tokens"), case.whole("ranks", 1)
-    parts = finetune_memory(one, FineTune(trained, base, kept_bytes=lora_kept(one, every)), tokens, ranks)
+    parts = finetune_memory(one, FineTune(trained, base, kept_bytes=lora_kept(one, every)), ranks)
     return Finding(
         sum(parts.values()) / GIGA,
         assumption=f"a micro-batch has {tokens} tokens, recomputation is full, and {trained / 1e6:.0f} million trained "

@@ -24,27 +24,48 @@ class Kept:
     dropped: dict[str, Number]
 
 
-def layer_kept(step: Step, layer: int, dropout: bool, gathered: bool = False, *, eager: bool = False) -> Kept:
+def layer_kept(
+    step: Step,
+    layer: int,
+    dropout: bool,
+    gathered: bool = False,
+    *,
+    gate_apart: bool = False,
+    reads: bool | None = None,
+) -> Kept:
     """What one layer keeps without recomputation; ``dropout``: its masks, one byte per element.
 
     ``gathered``: with sequence parallelism the inputs of matrices are kept as gathered (DTensor) and not gathered
-    again (Megatron-LM). ``eager``: the activation function of a gated MLP and the product with the gate are two
-    operators, between which torch keeps a tensor.
+    again (Megatron-LM). ``gate_apart``: the activation function of a gated MLP and the product with the gate are two
+    operators, between which torch keeps a tensor; the eager stack has them apart, too, and RMS norms, rotations and the
+    way to attention's projection are made of operators that keep tensors of their own. ``reads``: products keep what
+    they read, which only gradients of their weights need; left out: where weights are trained.
     """
     model, a = step.model, step.precision.activation_bytes
-    whole = step.rank_tokens / step.sequence_cut
+    reads = not step.frozen_weights if reads is None else reads
+    whole, eager = step.rank_tokens / step.sequence_cut, step.stack == "eager"
     inputs = step.rank_tokens if gathered else whole
     scores = 0.0 if step.flash_attention else _scores(step, dropout)
-    norms = 2 * inputs * model.hidden * _read_bytes(step)  # what both norms make, which products read
-    dropped = {"core_attn": scores, "layernorm": norms, "mla_up_proj": _up_projected(step, whole)}
-    nbytes = 2 * whole * model.hidden * a + norms + _attention(step, whole) + scores  # first the inputs of both norms
+    norms = 2 * inputs * model.hidden * _read_bytes(step) * reads  # what both norms make, which products read
+    wide = where(eager & (model.norm == "rmsnorm"), 2 * whole * model.hidden * 4, 0.0)  # fp32 copies within
+    dropped = {"core_attn": scores, "layernorm": norms + wide, "mla_up_proj": _up_projected(step, whole)}
+    nbytes = 2 * whole * model.hidden * a + norms + wide + _attention(step, whole) + scores  # first both norms' inputs
+    nbytes = nbytes + where(eager, _apart(step, reads), 0.0)
     if dropout:
         nbytes = nbytes + whole * model.hidden
     if model.is_moe_layer(layer):
-        return _moe(step, whole, nbytes, dropped)
+        return _moe(step, whole, nbytes, dropped, reads)
     masks = inputs * model.hidden if dropout else 0.0
-    inner = _mlp(step, model.ffn_hidden, int(eager and model.gated_mlp))
+    inner = _mlp(step, model.ffn_hidden, reads + where(eager | gate_apart, 1, 0) * model.gated_mlp)
     return Kept(nbytes + inner + masks, dropped | {"mlp": inner})
+
+
+def _apart(step: Step, reads: bool) -> Number:
+    """What eager attention keeps beside fused one's: rotated queries and keys, and its output as read."""
+    model, a = step.model, step.precision.activation_bytes
+    turned = where(model.positions == "computed", model.q_width + model.kv_width, 0)
+    output = where(step.flash_attention & reads, model.value_width, 0)
+    return step.rank_tokens / step.tp * (turned + output) * a
 
 
 def _read_bytes(step: Step) -> float:
@@ -81,12 +102,12 @@ def _up_projected(step: Step, whole: Number) -> Number:
     return normed + step.rank_tokens / step.tp * heads * step.precision.activation_bytes
 
 
-def _mlp(step: Step, width: int, between: int = 0) -> Number:
-    """Of an MLP, beside its input, what the activation function reads and what it makes, and tensors in between."""
-    return step.rank_tokens / step.tp * width * (step.model.up_matrices + 1 + between) * _read_bytes(step)
+def _mlp(step: Step, width: int, made: Number) -> Number:
+    """Of an MLP, beside its input, what the activation function reads, and so many tensors that come of it."""
+    return step.rank_tokens / step.tp * width * (step.model.up_matrices + made) * _read_bytes(step)
 
 
-def _moe(step: Step, whole: Number, nbytes: Number, dropped: dict[str, Number]) -> Kept:
+def _moe(step: Step, whole: Number, nbytes: Number, dropped: dict[str, Number], reads: bool) -> Kept:
     """A layer with experts: the router, the copies of tokens that arrive, what the experts' MLPs keep.
 
     What experts make is not kept: the router's weights multiply inside, after the activation function (Megatron-LM,
@@ -96,9 +117,9 @@ def _moe(step: Step, whole: Number, nbytes: Number, dropped: dict[str, Number]) 
     router = whole * moe.experts * 4 * 2  # its input is what the norm makes
     rows = step.rank_tokens / step.tp * moe.top_k * step.imbalance
     made = rows * moe.expert_ffn * width
-    shared = _mlp(step, moe.shared_ffn) if moe.shared_ffn else 0.0
-    inner = router + rows * model.hidden * width + (model.up_matrices + 1) * made + shared
-    return Kept(nbytes + inner, dropped | {"moe_act": made, "shared_experts": shared, "moe": inner})
+    shared = _mlp(step, moe.shared_ffn, reads) if moe.shared_ffn else 0.0
+    inner = router + rows * model.hidden * width * reads + (model.up_matrices + reads) * made + shared
+    return Kept(nbytes + inner, dropped | {"moe_act": made * reads, "shared_experts": shared, "moe": inner})
 
 
 _INSIDE_MOE = ("moe_act", "shared_experts")

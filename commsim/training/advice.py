@@ -163,7 +163,7 @@ def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None, pcie: 
     """Seconds of a step on a frozen base; reading a quantised one in every pass counts."""
     time = step_time(step, shipped_values())
     seconds = float(time.total)
-    if tune.base_bytes < 2.0:  # read in 4 bit and written in 16 for forward, backward, and what is computed again
+    if tune.quantised:  # read in 4 bit and written in 16 for forward, backward, and what is computed again
         passes = 3.0 if step.recompute == "full" else 2.0
         moved = step.model.parameters() * (tune.base_bytes + 2.0)
         seconds += passes * step.num_microbatches * moved / step.accelerator.memory_bytes_per_s
@@ -204,7 +204,7 @@ def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Ite
     if step.zero_stage < 3 and step.dp > 1:
         yield Remedy({"zero_stage": 3})
     yield from _changes_of_pass(step, offload)
-    if tune.base_bytes == 2.0:
+    if not tune.quantised:
         yield Remedy({}, quantised=True)
 
 

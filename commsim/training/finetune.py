@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from commsim.training.activations import layer_input, layer_kept, recomputed
 from commsim.training.memory import STASHED_INPUTS, StageMemory, StepMemory, logit_bytes
 from commsim.training.offload import Offload
 from commsim.training.spec import Step
@@ -27,9 +28,10 @@ def lora_parameters(step: Step, rank: int, targets: Sequence[str] = ("q", "v")) 
 
 
 def lora_kept(step: Step, targets: Sequence[str]) -> float:
-    """Bytes per token and layer that LoRA beside other matrices than queries, keys and values keeps: its input after
-    dropout in 16 bit and the mask, a byte each (LitGPT, `lora.py`, `LoRALinear`)."""
-    return sum(3.0 * n_in for n_in, _ in _widths(step, [t for t in targets if t not in ("q", "k", "v")]))
+    """Bytes per token and layer that LoRA keeps: its input after dropout in 16 bit and the mask, a byte each, once for
+    queries, keys and values together (LitGPT, `lora.py`, `LoRALinear` and `LoRAQKVLinear`)."""
+    alone = [t for t in targets if t not in ("q", "k", "v")]
+    return 3.0 * (sum(n_in for n_in, _ in _widths(step, alone)) + step.model.hidden * (len(alone) < len(targets)))
 
 
 def scaled_kept(step: Step) -> float:
@@ -59,7 +61,7 @@ class FineTune:
     """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
 
     ``moved_bytes``: what the trainable products beside the base read and write per token in a forward; ``kept_bytes``:
-    what they keep of a token and layer for the backward, beyond queries and values.
+    what they keep of a token and layer for the backward.
     """
 
     trainable: float
@@ -67,6 +69,11 @@ class FineTune:
     state_bytes: float = 16.0
     moved_bytes: float = 0.0
     kept_bytes: float = 0.0
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the base is in 4 bit."""
+        return self.base_bytes < 2.0
 
 
 def fine_tune(
@@ -100,7 +107,7 @@ def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_p
     quantised base is read in 4 bits and written in 16 before every pass's products (bitsandbytes dequantises)."""
     inside = step.model.parameters() - _wide_parameters(step)
     forward = tune.moved_bytes * step.rank_tokens
-    unpack = inside * (tune.base_bytes + 2.0) if tune.base_bytes < 2.0 else 0.0
+    unpack = inside * (tune.base_bytes + 2.0) if tune.quantised else 0.0
     again = forward + unpack if step.recompute == "full" else 0.0
 
     def seconds(chunk: Chunk) -> ChunkSeconds:
@@ -135,31 +142,25 @@ def _wide_parameters(step: Step) -> int:
 
 def kept_of_tune(step: Step, tune: FineTune) -> float:
     """Bytes that a micro-batch keeps for its backward."""
-    return finetune_memory(step, tune)["activations"]
+    return _activations(step, tune)[0]
 
 
-def finetune_memory(
-    step: Step, tune: FineTune, tokens: int | None = None, ranks: int = 1, *, on_host: bool = False
-) -> dict[str, float]:
-    """Bytes of one GPU by part at the peak, on tensors as torch allocates them (eager, no fused loss).
+def finetune_memory(step: Step, tune: FineTune, ranks: int = 1, *, on_host: bool = False) -> dict[str, float]:
+    """Bytes of one GPU by part at the peak.
 
-    What is kept per token and layer of a frozen base: inputs of matrices need not be kept, but eager torch keeps those
-    of norms, rotations and the activation function; 10 bytes per logit: 16 bit, fp32, and the gradient's fp32.
-    Embeddings, output and norms stay in 16 bit when the rest is quantised, and bitsandbytes' 4-bit product keeps its
-    input (autograd/_functions.py, MatMul4Bit up to 0.41): 6 h + 2 f bytes more per token and layer. With full
-    recomputation the loss and a layer made again come one after the other. ``ranks`` share the base, two layers of
-    which are whole at a time. ``on_host``: what is kept lies on the host.
+    What is kept is what a layer keeps whose weights are trained (`layer_kept`), without what products read, and with
+    what the method keeps; 10 bytes per logit: 16 bit, fp32, and the gradient's fp32. Embeddings, output and norms stay
+    in 16 bit when the rest is quantised; on the eager stack bitsandbytes' 4-bit product keeps its input
+    (autograd/_functions.py, MatMul4Bit up to 0.41), torchao's keeps the weight only. With full recomputation the loss
+    and a layer made again come one after the other. ``ranks`` share the base, two layers of which are whole at a time.
+    ``on_host``: what is kept lies on the host.
     """
     model = step.model
-    tokens = step.rank_tokens if tokens is None else tokens
     wide = _wide_parameters(step)
     inside = model.parameters() - wide
-    quantised = tune.base_bytes < 2.0
-    one = eager_bytes(step) + tune.kept_bytes + (6.0 * model.hidden + 2.0 * model.ffn_hidden if quantised else 0.0)
-    again = step.recompute == "full"
-    kept = tokens * model.layers * (2.0 * model.hidden if again else one)
+    kept, largest, again = _activations(step, tune)
     if on_host:
-        kept = min(kept, tokens * max(STASHED_INPUTS * 2.0 * model.hidden, 0.0 if again else one))
+        kept = min(kept, max(STASHED_INPUTS * layer_input(step), largest))
     parts = {
         "weights": (inside * tune.base_bytes + wide * 2.0) / ranks,
         "trainable states": tune.trainable * tune.state_bytes / ranks,
@@ -167,25 +168,26 @@ def finetune_memory(
     }
     if ranks > 1:
         parts["gathered"] = 2.0 * inside / model.layers * tune.base_bytes
-    loss = {"logits": tokens * model.vocab * logit_bytes(step, 10.0)}
-    layer = {"recomputed layer": tokens * one} if again else {}
-    if quantised:
+    loss = {"logits": step.rank_tokens * model.vocab * logit_bytes(step, 10.0)}
+    layer = {"recomputed layer": again} if step.recompute != "none" else {}
+    if tune.quantised:
         layer["dequantised layer"] = 2.0 * 2.0 * model.hidden * max(model.ffn_hidden, model.q_width)
-    if again:
+    if step.recompute == "full":
         return parts | max(loss, layer, key=lambda moment: sum(moment.values()))
     return parts | loss | layer
 
 
-def eager_bytes(step: Step) -> float:
-    """Bytes that eager torch keeps per token and layer when the base is frozen and recompute is none.
-
-    Multiples of 2 h: norms (input and fp32 copy), rotated queries and keys, attention's inputs and output, and of the
-    MLP the activation function's inputs and output; LoRA's own inputs and the residual.
-    """
-    model = step.model
-    h, q, kv, f = model.hidden, model.q_width, model.kv_width, model.ffn_hidden
-    norms = 2 * (2.0 * h + (4.0 * h if model.norm == "rmsnorm" else 0.0))
-    attention = 2.0 * (q + 2 * kv) + 2.0 * (q + kv) + 2.0 * q
-    lora = 4.0 * h  # its input after dropout, and the sum with the residual
-    mlp = 2.0 * f * (3 if model.gated_mlp else 1)
-    return norms + attention + lora + mlp
+def _activations(step: Step, tune: FineTune) -> tuple[float, float, float]:
+    """(kept by all layers, by the one that keeps most, made again for the layer under way)."""
+    kept = largest = again = 0.0
+    for layer, count in (
+        (0, step.model.layers - step.model.moe_layers),
+        (step.model.layers - 1, step.model.moe_layers),
+    ):
+        if count:
+            reads = tune.quantised and step.stack == "eager"
+            every = layer_kept(step, layer, not step.flash_attention, reads=reads)
+            whole = float(every.nbytes) + step.rank_tokens * tune.kept_bytes
+            held = float(recomputed(every, step)) + step.rank_tokens * tune.kept_bytes * (step.recompute != "full")
+            kept, largest, again = kept + count * held, max(largest, held), max(again, whole - held)
+    return kept, largest, again

@@ -307,7 +307,7 @@ def _activations(step: Step, share: Share, framework: Framework, masks: bool) ->
     stashed: Number = STASHED_INPUTS * layer_input(step)
     for layer, count in ((0, share.dense), (step.model.layers - 1, share.moe)):
         if np.any(count > 0):
-            every = layer_kept(step, layer, masks, framework == "fsdp2", eager=framework == "nanotron")
+            every = layer_kept(step, layer, masks, framework == "fsdp2", gate_apart=framework == "nanotron")
             held = recomputed(every, step)
             kept = kept + count * held
             stashed = np.maximum(stashed, where(count > 0, held, 0.0))

@@ -40,8 +40,8 @@ PINNED = {
     ("deepspeed-chat-8-a100", 6): (14.3443, "not"),
     ("deepspeed-chat-8-a100", 7): (461.312, "not"),
     ("fine-tuning", 0): (66.6667, "holds"),
-    ("fine-tuning", 1): (40.3913, "holds"),  # two layers are whole at a time
-    ("fine-tuning", 2): (48.9484, "holds"),
+    ("fine-tuning", 1): (40.3415, "holds"),  # two layers are whole at a time
+    ("fine-tuning", 2): (48.936, "holds"),
     ("llama-65b", 0): (23.6506, "holds"),
     ("one-v100", 0): (23.971, "not"),
     ("one-v100", 1): (76.4733, "not"),

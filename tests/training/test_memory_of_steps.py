@@ -25,6 +25,7 @@ from commsim.training.finetune import (
     FineTune,
     fine_tune,
     finetune_memory,
+    kept_of_tune,
     lora_parameters,
 )
 from commsim.training.memory import (
@@ -190,22 +191,42 @@ def test_trainable_parameters_by_hand() -> None:
 
 
 def test_qlora_needs_less_than_lora() -> None:
-    one = step(model=model("llama-65b"), frozen_weights=True, flash_attention=True, recompute="full")
-    lora, qlora = (
-        sum(finetune_memory(one, FineTune(lora_parameters(one, 16), b), 512).values()) for b in (2.0, NF4_BYTES)
-    )
+    shape: dict[str, Any] = {"seq_len": 512, "frozen_weights": True, "flash_attention": True, "recompute": "full"}
+    one = step(model=model("llama-65b"), **shape)
+    lora, qlora = (sum(finetune_memory(one, FineTune(lora_parameters(one, 16), b)).values()) for b in (2.0, NF4_BYTES))
     assert qlora < 48 * GIB < lora
 
 
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt3-20b", "mixtral-8x7b", "deepseek-v2"])
+@pytest.mark.parametrize("stack", ["tuned", "compiled", "eager"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_lora_keeps_no_more_than_training_all_weights(name: str, stack: str, recompute: str) -> None:
+    """One formula: LoRA of queries and values keeps three bytes of their input, all weights two of every input; a
+    4-bit base as little as one of 16 bit but with bitsandbytes' products, which keep what they read, too."""
+    all_weights = step(
+        model=model(name), precision=precision("bf16"), flash_attention=True, stack=stack, recompute=recompute
+    )
+    one = replace(all_weights, frozen_weights=True)
+    lora, qlora = (fine_tune(one, kind, rank=8) for kind in ("lora", "qlora"))
+    full = step_memory(all_weights, "ddp").stages[0].parts["activations"]
+    assert kept_of_tune(one, lora) <= full
+    own = one.rank_tokens * one.model.layers * lora.kept_bytes
+    assert kept_of_tune(one, qlora) <= full + own
+    if stack != "eager":
+        assert kept_of_tune(one, qlora) == kept_of_tune(one, lora)
+
+
 @pytest.mark.parametrize(("recompute", "layers"), [("none", 32), ("full", 1)])
-def test_what_a_quantised_base_needs_more_by_hand(recompute: str, layers: int) -> None:
-    """Llama 3 8B: 6 h + 2 f bytes a token in every layer that keeps its activations, and two matrices of h x f, the
-    widest, in 16 bit."""
-    one = step(model=model("llama3-8b"), precision=precision("bf16"), frozen_weights=True, recompute=recompute)
+@pytest.mark.parametrize(("stack", "each"), [("eager", 6 * 4096 + 2 * 14336), ("tuned", 0)])
+def test_what_a_quantised_base_needs_more_by_hand(recompute: str, layers: int, stack: str, each: int) -> None:
+    """Llama 3 8B: on the eager stack 6 h + 2 f bytes a token in every layer that keeps its activations, and two
+    matrices of h x f, the widest, in 16 bit."""
+    shape: dict[str, Any] = {"frozen_weights": True, "flash_attention": True, "seq_len": 100, "stack": stack}
+    one = step(model=model("llama3-8b"), precision=precision("bf16"), recompute=recompute, **shape)
     one = replace(one, model=replace(one.model, vocab=1000))  # a layer made again needs more than the loss
-    plain, packed = (finetune_memory(one, FineTune(1e6, base_bytes), 100) for base_bytes in (2.0, NF4_BYTES))
+    plain, packed = (finetune_memory(one, FineTune(1e6, base_bytes)) for base_bytes in (2.0, NF4_BYTES))
     part = "recomputed layer" if recompute == "full" else "activations"
-    assert packed[part] - plain[part] == 100 * layers * (6 * 4096 + 2 * 14336)
+    assert packed[part] - plain[part] == 100 * layers * each
     assert packed["dequantised layer"] == 2 * 4096 * 14336 * 2
     assert "dequantised layer" not in plain
     slim = replace(one, model=replace(one.model, ffn_hidden=2048))  # whose queries are wider
@@ -380,7 +401,7 @@ def test_nanotron_keeps_gradients_in_fp32_in_16_bit_and_in_ddps_buckets(zero: in
 
 def test_the_two_operators_of_a_gated_mlp_keep_a_tensor_between_them() -> None:
     one = step(model=model("llama3-8b"), precision=precision("bf16"), flash_attention=True)
-    more = layer_kept(one, 0, dropout=False, eager=True).nbytes - layer_kept(one, 0, dropout=False).nbytes
+    more = layer_kept(one, 0, dropout=False, gate_apart=True).nbytes - layer_kept(one, 0, dropout=False).nbytes
     assert more == 2048 * 14336 * 2
 
 

@@ -11,7 +11,7 @@ from steps import step
 from commsim.training import traffic
 from commsim.training.activations import layer_kept
 from commsim.training.compute import elementwise_seconds, gemm_seconds
-from commsim.training.finetune import FineTune, beside_base, eager_bytes
+from commsim.training.finetune import FineTune, beside_base
 from commsim.training.model import model
 from commsim.training.operators import Gemm
 from commsim.training.parameters import shipped_values
@@ -99,12 +99,18 @@ def test_a_product_of_as_many_tiles_as_multiprocessors_is_one_wave_of_them(rows:
     assert taken == pytest.approx(2.0 * 132 * rows * cols * 4096 / (1e15 * speed))
 
 
-def test_what_eager_torch_keeps_of_a_frozen_layer_by_hand() -> None:
-    """Llama 3 8B: h 4096, queries 4096, keys and values 1024 each, f 14336, a gated MLP and RMS norms."""
-    norms, attention = 2 * 6 * 4096, 2 * (4096 + 2048) + 2 * (4096 + 1024) + 2 * 4096
-    assert eager_bytes(step()) == norms + attention + 4 * 4096 + 3 * 2 * 14336
-    plain = step(model=model("gpt3-175b"), dp=64)
-    assert eager_bytes(plain) == 4 * 12288 + 2 * (5 * 12288 + 12288) + 4 * 12288 + 2 * 49152
+def test_what_eager_torch_keeps_of_a_layer_by_hand() -> None:
+    """Llama 3 8B: h 4096, queries 4096, keys and values 1024 each, 32 heads, f 14336, a gated MLP and RMS norms."""
+    one = step(stack="eager", frozen_weights=True)
+    norms, attention = 2 * 6 * 4096, 2 * (4096 + 2048) + 2 * (4096 + 1024) + 2 * 4096 + 4 * 32
+    frozen = norms + attention + 3 * 2 * 14336
+    assert layer_kept(one, 0, dropout=False).nbytes == 4096 * frozen
+    read = 2 * 2 * 4096 + 2 * 4096 + 2 * 14336  # by queries, keys and values; up and gate; the output; down
+    trained = replace(one, frozen_weights=False)
+    assert layer_kept(trained, 0, dropout=False).nbytes == 4096 * (frozen + read)
+    assert layer_kept(one, 0, dropout=False, reads=True).nbytes == 4096 * (frozen + read)
+    fused = 2 * 2 * 4096 + 2 * (4096 + 2048) + 2 * 4096 + 4 * 32 + 2 * 2 * 14336
+    assert layer_kept(replace(one, stack="tuned"), 0, dropout=False).nbytes == 4096 * fused
 
 
 @pytest.mark.parametrize(("context", "widths"), [("ring", 2 * 1024), ("ulysses", 2 * 4096 + 2 * 1024)])

@@ -291,18 +291,20 @@ def _finetune(row: Row) -> float:
     if "Multiple" in table:
         raise _MissingError("how the parameters are cut over the GPUs is not printed")
     untied = replace(model(row["model"]), tied_embeddings=False)  # its output is a matrix of its own (`model.py`)
-    one = Step(untied, accelerator("A100"), precision("bf16"), 2048, 1, 1, frozen_weights=True)
-    longest = re.search(r"longest example (\d+)", notes)
-    tokens = (int(longest[1]) if longest else 512) * _number(row, "micro_batch", 1)
+    longest, micro = re.search(r"longest example (\d+)", notes), _number(row, "micro_batch", 1)
+    one = Step(
+        untied, accelerator("A100"), precision("bf16"), int(longest[1]) if longest else 512, micro, micro,
+        frozen_weights=True, stack="eager",
+    )  # fmt: skip
     trained = re.search(r"trainable parameters ([\d,]+)", notes)
     trainable = int(trained[1].replace(",", "")) if trained else lora_parameters(one, 8)
     base = 2.0
     if "nf4" in row["precision"] or "qlora" in table:
         base = NF4_DOUBLE_BYTES if "dq" in row["precision"] else NF4_BYTES
-    kept = scaled_kept(one) if "adapter_v2" in table else 0.0
-    if table.startswith(_LORA_EVERYWHERE):
-        kept = lora_kept(one, ("o", "up", "gate", "down"))
-    return sum(finetune_memory(one, FineTune(trainable, base, kept_bytes=kept), tokens).values())
+    everywhere = ("o", "up", "gate", "down") if table.startswith(_LORA_EVERYWHERE) else ()
+    kept = 0.0 if "adapter" in table else lora_kept(one, ("q", "v", *everywhere))
+    kept = scaled_kept(one) if "adapter_v2" in table else kept
+    return sum(finetune_memory(one, FineTune(trainable, base, kept_bytes=kept)).values())
 
 
 _LORA_EVERYWHERE = ("phi-2/", "tiny-llama/")
