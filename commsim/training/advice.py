@@ -1,6 +1,6 @@
 """What to change so that a step fits: every change is tried, its memory and its time computed, the quickest first.
 
-Times are those of the closed form, over the step's own; a host's copies count where they do not hide.
+Times are those of the closed form, over the step's own, with what offload adds by the rules of the simulated step.
 """
 
 from __future__ import annotations
@@ -10,15 +10,20 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from commsim.errors import CommsimError
 from commsim.training.accelerator import PCIE_BYTES_PER_S
-from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_step_memory, kept_of_tune
-from commsim.training.memory import Framework, StepMemory, kept_of_micro_batch, software, step_memory
+from commsim.training.copies import beside_copies, copied_bytes
+from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, beside_base, finetune_step_memory
+from commsim.training.memory import Framework, StepMemory, step_memory
 from commsim.training.offload import Offload
 from commsim.training.parameters import shipped_values
-from commsim.training.spec import Step
-from commsim.training.stages import chunk_weights, chunks_of
+from commsim.training.spec import Step, StepPlan
+from commsim.training.stages import chunks_of
+from commsim.training.step_run import host_updates
 from commsim.training.step_time import optimizer_seconds, step_time
+from commsim.training.work import compute_time, offload_exchanges
 from commsim.units import GIB
 
 MOST_TOGETHER = 3
@@ -102,7 +107,7 @@ def finetune_advice(
     def tried(change: Remedy) -> tuple[StepMemory, float]:
         other, beside = change.applied(step, offload)
         part = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if change.quantised else tune
-        return finetune_step_memory(other, part, beside), _seconds_of_tune(other, part, beside, pcie)
+        return finetune_step_memory(other, part, beside), _seconds(other, "ddp", None, beside, pcie, part)
 
     return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Remedy({}))[1])]
 
@@ -138,45 +143,40 @@ def _together(changes: Sequence[Remedy]) -> Remedy | None:
 
 
 def _seconds(
-    step: Step, framework: Framework, layers: Sequence[int] | None, offload: Offload | None, pcie: float | None
+    step: Step,
+    framework: Framework,
+    layers: Sequence[int] | None,
+    offload: Offload | None,
+    pcie: float | None,
+    tune: FineTune | None = None,
 ) -> float:
-    """Seconds of a step; with the update on the host, of the fullest stage, instead of the GPU's."""
+    """Seconds of a step: the closed form, and what a base that is quantised and what is offloaded add to it.
+
+    They add to the passes by the rules of the simulated step: those of the slowest stage set the pace, those of the
+    others count while a pipeline fills and drains. The slowest update on the host stands in place of the GPU's.
+    """
     values = shipped_values()
-    time = step_time(step, values)
-    seconds = float(time.total)
-    if offload is None:
-        return seconds
-    pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
-    if offload.activations:
-        seconds += _shown_copies(step, kept_of_micro_batch(step, framework, layers), float(time.compute), pcie)
-    if offload.optimizer or offload.parameters:
-        held = [chunk_weights(step, chunk) for chunk in chunks_of(step, layers)]
-        owned = max(weights.total for weights in held) * step.virtual_stages / (step.shards if step.zero_stage else 1)
-        formats, soft = step.precision, software(step, framework)
-        update = offload.update_seconds(owned, formats.weight_bytes, formats.gradient_bytes, pcie)
-        fetched = offload.fetch_seconds(owned * float(soft.weight), pcie) * 2.0 * step.num_microbatches
-        seconds += update + fetched - float(optimizer_seconds(step, values))
-    return seconds
-
-
-def _seconds_of_tune(step: Step, tune: FineTune, offload: Offload | None, pcie: float | None) -> float:
-    """Seconds of a step on a frozen base; reading a quantised one in every pass counts."""
-    time = step_time(step, shipped_values())
-    seconds = float(time.total)
-    if tune.quantised:  # read in 4 bit and written in 16 for forward, backward, and what is computed again
-        passes = 3.0 if step.recompute == "full" else 2.0
-        moved = step.model.parameters() * (tune.base_bytes + 2.0)
-        seconds += passes * step.num_microbatches * moved / step.accelerator.memory_bytes_per_s
+    seconds = float(step_time(step, values).total)
+    plan = StepPlan(layers, offload=offload, pcie_bytes_per_s=pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4])
+    plain = compute_time(step, values)
+    compute = plain
+    if tune is not None:
+        compute = beside_base(compute, step, tune, step.accelerator.memory_bytes_per_s * values["hbm"])
     if offload is not None and offload.activations:
-        pcie = pcie or PCIE_BYTES_PER_S[step.accelerator.pcie_gen or 4]
-        seconds += _shown_copies(step, kept_of_tune(step, tune), float(time.compute), pcie)
+        compute = beside_copies(compute, step, plan, copied_bytes(step, plan, framework, tune))
+    chunks = chunks_of(step, layers)
+    before, after = np.zeros(step.pp), np.zeros(step.pp)
+    for chunk in chunks:
+        old, new = plain(chunk), compute(chunk)
+        before[chunk.stage] += old.forward + old.backward_input + old.backward_weight
+        for window in (new.forward, new.backward_input + new.backward_weight):
+            moved = offload_exchanges(step, chunk, window, new.copies, plan)
+            after[chunk.stage] += window + sum(one.exposed() for one in moved)
+    filling = step.num_microbatches - 1 / step.virtual_stages
+    seconds += float(filling * (after.max() - before.max()) + (after - before).sum() / step.virtual_stages)
+    if offload is not None and offload.optimizer:
+        seconds += max(host_updates(step, chunks, plan)) - float(optimizer_seconds(step, values))
     return seconds
-
-
-def _shown_copies(step: Step, nbytes: float, compute: float, pcie: float) -> float:
-    """Seconds by which copies of activations outlast the passes beside them: a third of compute forward, two back."""
-    each, copy = compute / step.num_microbatches, nbytes / pcie
-    return step.num_microbatches * (max(0.0, copy - each / 3.0) + max(0.0, copy - 2.0 * each / 3.0))
 
 
 # -- changes ---------------------------------

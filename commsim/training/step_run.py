@@ -93,7 +93,7 @@ def step_program(
         sends=_sends(step, mesh, builder, order),
         reduces=_reduces(step, mesh, builder, places, plan, topology),
         gathers=_gathers(step, mesh, builder, places, works, plan),
-        optimizer_s=_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
+        optimizer_s=host_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
         every_micro_batch=reduces_often(step),
@@ -114,7 +114,7 @@ def _scaled(comm: CommTime, scale: float) -> CommTime:
     return comm if scale == 1.0 else seconds
 
 
-def _updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]:
+def host_updates(step: Step, chunks: Sequence[Chunk], plan: StepPlan) -> list[float]:
     """Seconds of every stage's update on the host."""
     assert plan.offload is not None
     owned = [0.0] * step.pp

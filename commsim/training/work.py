@@ -160,21 +160,26 @@ def chunk_work(
         hide, least = SHARD_WINDOW * step.overlap_dp, plan.values["exposed_dp"]
         forward.append(Exchange("dp", gather, hide * seconds.forward, least))
         backward.append(Exchange("dp", gather + scatter, hide * backward_compute, least))
-    if plan.fetches is not None:
-        weights = chunk_weights(step, chunk)
-        owned = weights.dense / step.shards + weights.expert / step.expert_dp
-        time = plan.fetches.fetch_seconds(owned * step.precision.weight_bytes, plan.pcie_bytes_per_s)
-        alone = 1.0 / max(1, chunk.layers)  # the first layer's parameters have nothing to hide behind
-        forward.append(Exchange("offload", time, seconds.forward, alone, slowdown=1.0))
-        backward.append(Exchange("offload", time, backward_compute, alone, slowdown=1.0))
-    if seconds.copies:
-        forward.append(Exchange("offload", seconds.copies, seconds.forward, slowdown=1.0))
-        backward.append(Exchange("offload", seconds.copies, backward_compute, slowdown=1.0))
+    forward += offload_exchanges(step, chunk, seconds.forward, seconds.copies, plan)
+    backward += offload_exchanges(step, chunk, backward_compute, seconds.copies, plan)
     return ChunkWork(
         F=Work(seconds.forward, tuple(forward)),
         I=Work(seconds.backward_input, tuple(backward)),
         W=Work(seconds.backward_weight),
     )
+
+
+def offload_exchanges(step: Step, chunk: Chunk, window: float, copies: float, plan: StepPlan) -> list[Exchange]:
+    """What a pass of a chunk moves between GPU and host behind ``window`` seconds of compute; ``copies``: seconds of
+    what its forward keeps."""
+    moved = [Exchange("offload", copies, window, slowdown=1.0)] if copies else []
+    if plan.fetches is None:
+        return moved
+    weights = chunk_weights(step, chunk)
+    owned = weights.dense / step.shards + weights.expert / step.expert_dp
+    time = plan.fetches.fetch_seconds(owned * step.precision.weight_bytes, plan.pcie_bytes_per_s)
+    alone = 1.0 / max(1, chunk.layers)  # the first layer's parameters have nothing to hide behind
+    return [Exchange("offload", time, window, alone, slowdown=1.0), *moved]
 
 
 def _exchanges(

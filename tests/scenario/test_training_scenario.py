@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from commsim.cli import app
@@ -279,6 +280,37 @@ def test_a_fine_tune_that_does_not_fit_says_what_would(tmp_path: Path) -> None:
     assert changes[0] == "zero_stage: 3"
     overrides = [f"workload.0.training.{change.replace(': ', '=')}" for change in changes]
     assert run(_load(tmp_path, _TUNED.replace("llama-7b", "llama-65b"), *overrides)).trainings[0].memory.fits
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changes"),
+    [
+        (8, {"model": "llama-3-70b", "mesh": {"tp": 4, "pp": 16, "dp": 1}, "global_batch_size": 16}),
+        (1, {"model": "llama-3-8b", "global_batch_size": 8}),
+        (1, {"model": "llama-3-70b", "global_batch_size": 64, "framework": "ddp", "finetune": {"kind": "lora"}}),
+    ],
+)
+def test_offload_is_advised_at_the_price_that_the_run_asks(nodes: int, changes: dict[str, Any]) -> None:
+    """Copies of activations outlast the passes; a pipeline of as many stages as micro-batches waits for all of them."""
+    import commsim as cs
+
+    def ran(training: dict[str, Any]) -> Any:
+        machine = {"preset": "hgx-h100-ndr400", "nodes": nodes, "oversubscription": 1}
+        return cs.run({"name": "x", "topology": machine, "workload": [{"training": training}]}).trainings[0]
+
+    own, advised = ran(changes), 0
+    for line in own.advice:
+        words, slower = re.fullmatch(r"(.*): [\d.]+ GiB, step ([+-]\d+) %", line).groups()  # type: ignore[union-attr]
+        one = changes | {"mesh": dict(changes.get("mesh", {}))}
+        for name, value in (word.split(": ") for word in words.split(", ")):
+            path = {"tp": "mesh.tp", "pp": "mesh.pp", "dp": "mesh.dp", "kind": "finetune.kind"}.get(name, name)
+            first, *rest = path.split(".")
+            read = yaml.safe_load(value)
+            one[first] = {**one.get(first, {}), rest[0]: read} if rest else read
+        if "offload" in one:
+            advised += 1
+            assert ran(one).step_s / own.step_s == pytest.approx(1 + float(slower) / 100, rel=0.05), line
+    assert advised
 
 
 def test_fine_tuning_refuses_what_it_is_not_for(tmp_path: Path) -> None:
