@@ -18,6 +18,7 @@ from commsim.training import tasks
 from commsim.training.advice import advice, finetune_advice
 from commsim.training.communicators import GlooGroups
 from commsim.training.copies import beside_copies, copied_bytes
+from commsim.training.dispatch import beyond_measured
 from commsim.training.finetune import (
     FineTune,
     beside_base,
@@ -31,6 +32,7 @@ from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import StepProgram, step_program
+from commsim.training.step_time import exchange_of
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
 from commsim.training.work import compute_time, optimizer_time
@@ -137,6 +139,10 @@ def _without_effect(spec: TrainingSpec, step: Step) -> Iterator[str]:
 def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> Iterator[str]:
     if step.expert_dispatch != "nccl" and step.ep > 1 and faulty:
         yield f"{step.expert_dispatch} is timed on healthy links: topology.faults do not slow its exchanges"
+    if step.ep > 1:
+        exchange = exchange_of(step)
+        beyond = beyond_measured(step.expert_dispatch, step.accelerator.generation, int(exchange.nodes))
+        yield from (beyond,) if beyond else ()
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)

@@ -45,6 +45,16 @@ CORNER: Mapping[Kind, int] = MappingProxyType({"nvlink_two_sided": 1})
 they work at the same time. Two-sided kernels gather into buffers before they send: 3 misses by 10 %, 1 by 2 %."""
 
 
+MEASURED: Mapping[str, Mapping[str, tuple[int, ...]]] = MappingProxyType({
+    "deepep": {"hopper": (1, 2, 4, 8), "blackwell": (1,)},
+    "deepep_low_latency": {"hopper": (1, 2, 4, 8), "blackwell": (1,)},
+    "nvlink": {"blackwell": (1,)},
+    "nvlink_two_sided": {"blackwell": (1,)},
+})  # fmt: skip
+"""Nodes (NVLink domains) by GPU generation on which kernels were measured that the parameters are fitted to; of
+`hybrid` none were. A test holds it to the shared data."""
+
+
 @dataclass(frozen=True, eq=False)
 class ExpertExchange:
     """What a group of expert-parallel ranks exchanges in one layer, and where its ranks are.
@@ -143,6 +153,17 @@ def dispatch_seconds(d: Dispatcher, e: ExpertExchange, links: RankLinks, v: Valu
 def combine_seconds(d: Dispatcher, e: ExpertExchange, links: RankLinks, v: Values | None = None) -> Number:
     """Seconds of bringing the experts' results back and summing them; 0 for one rank."""
     return _seconds("combine", d, e, links, v)
+
+
+def beyond_measured(kind: str, generation: str, nodes: int) -> str | None:
+    """What a dispatcher's parameters were not measured on, as a sentence; None where they were, and of `nccl`, whose
+    are those of other collectives."""
+    on = MEASURED.get(kind, {})
+    if kind == "nccl" or nodes in on.get(generation, ()):
+        return None
+    known = [f"{', '.join(map(str, counts))} node{'s' * (counts[-1] > 1)} of {name}" for name, counts in on.items()]
+    here = f"{nodes} node{'s' * (nodes > 1)} of {generation} GPUs"
+    return f"{kind} was not measured on {here}, but on {' and '.join(known) or 'none'}: its times are extrapolated"
 
 
 # -- parameters ---------------------------------

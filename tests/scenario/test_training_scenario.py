@@ -370,3 +370,13 @@ def test_a_field_without_effect_says_so(tmp_path: Path, field: str, why: str) ->
     )
     printed = CliRunner().invoke(app, ["run", str(file), f"workload.0.training.{field}", "--no-files"]).output
     assert why in " ".join(printed.replace("#", " ").split())
+
+
+@pytest.mark.parametrize(("preset", "said"), [("dgx-a100-hdr200", 1), ("hgx-h100-ndr400", 0)])
+def test_a_dispatcher_that_was_not_measured_on_the_machine_is_named_once(preset: str, said: int) -> None:
+    import commsim as cs
+
+    step = {"model": "mixtral-8x7b", "global_batch_size": 64, "mesh": {"ep": 8}, "expert_dispatch": "deepep"}
+    machine = {"preset": preset, "nodes": 1}
+    notes = cs.run({"name": "x", "topology": machine, "workload": [{"training": step}]}).trainings[0].notes
+    assert sum("deepep was not measured on 1 node of ampere GPUs" in note for note in notes) == said

@@ -19,10 +19,12 @@ from commsim.training.dispatch import (
     BF16_BYTES,
     FP8_BYTES,
     KINDS,
+    MEASURED,
     Dispatcher,
     DispatchTerms,
     ExpertExchange,
     RankLinks,
+    beyond_measured,
     combine_seconds,
     dispatch_parameters,
     dispatch_seconds,
@@ -42,6 +44,46 @@ V3 = ExpertExchange(tokens=4096, hidden=7168, top_k=8, experts=256, ranks=32, in
 
 def both(d: Dispatcher, e: ExpertExchange, links: RankLinks = H100) -> tuple[float, float]:
     return float(dispatch_seconds(d, e, links)), float(combine_seconds(d, e, links))
+
+
+# -- what was measured ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "generation", "nodes", "says"),
+    [
+        ("deepep", "hopper", 8, None),
+        (
+            "deepep",
+            "hopper",
+            16,
+            "not measured on 16 nodes of hopper GPUs, but on 1, 2, 4, 8 nodes of hopper and 1 node",
+        ),
+        ("deepep", "ampere", 1, "not measured on 1 node of ampere GPUs"),
+        ("deepep_low_latency", "blackwell", 2, "not measured on 2 nodes of blackwell GPUs"),
+        ("hybrid", "blackwell", 1, "but on none: its times are extrapolated"),
+        ("nvlink", "hopper", 1, "but on 1 node of blackwell"),
+        ("nccl", "volta", 64, None),
+    ],
+)
+def test_what_was_not_measured_is_said(kind: str, generation: str, nodes: int, says: str | None) -> None:
+    sentence = beyond_measured(kind, generation, nodes)
+    assert sentence is None if says is None else says in (sentence or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [("deepep", "deepep_normal"), ("deepep_low_latency", "deepep_low_latency"), ("nvlink", "mnnvl_all_to_all")],
+)
+def test_what_was_measured_is_what_the_tables_have(kind: str, table: str) -> None:
+    path = SHARED / f"{table}.csv"
+    if not path.exists():
+        pytest.skip("no shared data beside the checkout")
+    rows = pd.read_csv(path)
+    names = {"h100_sxm": "hopper", "b200_sxm": "blackwell", "gb200": "blackwell"}
+    nodes = rows.get("node_num", 1)
+    pairs = set(zip(rows["system"].map(names), np.broadcast_to(nodes, len(rows)).tolist(), strict=True))
+    assert pairs == {(generation, n) for generation, counts in MEASURED[kind].items() for n in counts}
 
 
 # -- counts ---------------------------------
