@@ -16,6 +16,8 @@ import numpy as np
 from commsim.chakra.trace import Node
 from commsim.collectives.semantics import NCCL_TESTS, ROOTED
 from commsim.errors import InfeasibleError
+from commsim.training.flows import Axes
+from commsim.training.mesh import parts_of
 from commsim.training.pipeline import Action
 from commsim.training.simulate import StepRun, completes_gradients, last_of
 from commsim.training.step_run import StepProgram, hides_parameters, message_bytes
@@ -24,9 +26,6 @@ from commsim.training.work import chunk_calls
 MOST_NODES = 2_000_000
 _CALLS = frozenset(NCCL_TESTS) - ROOTED - {"send_recv"}
 NORM_BYTES = 4
-
-Axes = tuple[tuple[str, ...], int]
-"""Axes of a group, and of the ranks along them every how many take part."""
 
 
 class StepTraces:
@@ -50,12 +49,11 @@ class StepTraces:
             )
         names: dict[tuple[int, ...], str] = {}
         self._name: dict[tuple[int, Axes], str] = {}
-        for axes, every in dict.fromkeys(axes for stage in self._stages for axes in stage.groups.values()):
-            for row in mesh.groups(*axes).tolist():
-                for first in range(every):
-                    members = tuple(row[first::every])
-                    name = names.setdefault(members, str(len(names) + 1))
-                    self._name |= {(rank, (axes, every)): name for rank in members}
+        for of in dict.fromkeys(axes for stage in self._stages for axes in stage.groups.values()):
+            for row in parts_of(mesh.groups(*of[0]), *of[1:]).tolist():
+                members = tuple(row)
+                name = names.setdefault(members, str(len(names) + 1))
+                self._name |= {(rank, of): name for rank in members}
         self.groups = {name: members for members, name in names.items()}
 
     def ranks(self) -> Iterator[tuple[int, list[Node]]]:
@@ -110,7 +108,7 @@ class _Stage:
 
     def _call(self, name: str, collective: str, nbytes: float, axes: Axes, deps: Sequence[int]) -> int:
         """A collective; its size is that of one rank's input."""
-        size = self.program.mesh.size(*axes[0]) // axes[1]
+        size = axes[1] or self.program.mesh.size(*axes[0]) // axes[2]
         each = nbytes / size if collective == "all_gather" else nbytes
         index = self._add(name, "collective", deps, collective=collective, nbytes=max(1, round(each)))
         self.groups[index] = axes
@@ -128,7 +126,7 @@ class _Stage:
                 f"receive for {label}", "recv", (), nbytes=round(nbytes), peer=other, tag=self._tag(needed)
             )
             if step.tp > step.sequence_cut:
-                last = self._call(f"gather for {label}", "all_gather", nbytes * step.tp, (("tp",), 1), [last])
+                last = self._call(f"gather for {label}", "all_gather", nbytes * step.tp, (("tp",), 0, 1), [last])
             arrived.append(last)
         return arrived
 
@@ -185,7 +183,7 @@ class _Stage:
                 folded += exchange.exposed(self.program.machine.slowdown)
             else:
                 count = max(1, round(call.count))
-                axes: Axes = ((call.axis,), 1)
+                axes: Axes = ((call.axis,), 0, 1)
                 standing += [(exchange.seconds / count, (call.collective, call.nbytes, axes))] * count
         compute = ((work.compute + folded) / (len(standing) + 1), None)
         return [compute, *(piece for call in standing for piece in (call, compute))]
@@ -198,8 +196,7 @@ class _Stage:
 
     def _reduce(self, action: Action, i: int, last: list[int]) -> None:
         flow = self.program.machine.reduces[self.stage][action.chunk][i]
-        name, axes, every = flow.call
-        self._reduced = [self._call(f"gradients {i}", name, flow.nbytes, (axes, every), [*last, *self._reduced])]
+        self._reduced = [self._call(f"gradients {i}", flow.call[0], flow.nbytes, flow.call[1], [*last, *self._reduced])]
 
     def _finish(self, last: list[int]) -> None:
         machine, mesh = self.program.machine, self.program.mesh
@@ -207,14 +204,13 @@ class _Stage:
             self._reduce(action, i, last)
         ready = [*last, *self._reduced]
         if mesh.pp > 1:
-            ready = [self._call("gradient norm", "all_reduce", NORM_BYTES, (("pp",), 1), ready)]
+            ready = [self._call("gradient norm", "all_reduce", NORM_BYTES, (("pp",), 0, 1), ready)]
         done = [self._add("optimizer", "compute", ready, seconds=machine.optimizer_s[self.stage])]
         for flow in machine.gathers[self.stage]:
-            name, axes, every = flow.call
             if hides_parameters(self.program.step):  # what the next step's forward hides is not waited for
                 done = [self._add("parameters", "compute", done, seconds=flow.seconds)]
             else:
-                done = [self._call("parameters", name, flow.nbytes, (axes, every), done)]
+                done = [self._call("parameters", flow.call[0], flow.nbytes, flow.call[1], done)]
         if machine.constant_s:
             self._add("between steps", "compute", done, seconds=machine.constant_s)
 

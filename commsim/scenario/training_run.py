@@ -124,6 +124,7 @@ _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
     ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
     ("pipeline_schedule", lambda s: s.pp == 1, "pp = 1"),
+    ("shard_ranks", lambda s: s.zero_stage == 0, "nothing is sharded (zero_stage 0)"),
     ("zero_stage", lambda s: s.zero_stage > 0 and s.dp * s.cp == 1, "no rank has a copy (dp * cp = 1)"),
 )
 """(field, where it has no effect, why)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing
 from commsim.training.communicators import SEND, CommTime, Ranks
@@ -18,19 +18,26 @@ if TYPE_CHECKING:
     from commsim.training.communicators import GroupCalls
 
 
+Axes: TypeAlias = tuple[tuple[str, ...], int, int]
+"""Groups by the axes that they span, and of the ranks along these how many make one (0: all), and every how many
+(`commsim.training.mesh.parts_of`)."""
+
+NamedCall: TypeAlias = tuple[str, Axes]
+
+
 @dataclass(frozen=True, eq=False)
 class Flow:
     """One transfer: ``seconds`` alone; ``nbytes`` of one rank.
 
     ``shared``: its number among the calls that share links, -1 where it shares none. ``call``: of a collective its
-    name, its axes, and of the ranks along them every how many take part. ``then_s``: of the gather among the ranks
+    name and its groups. ``then_s``: of the gather among the ranks
     of a stage that a message is followed by.
     """
 
     nbytes: float
     seconds: float
     shared: int = -1
-    call: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1)
+    call: NamedCall = ("send_recv", ((), 0, 1))
     then_s: float = 0.0
 
     def carry(self, env: Any, calls: CallsUnderWay | None) -> Generator[Any, Any, None]:
@@ -65,7 +72,7 @@ class FlowBuilder:
         sent = self.of(nbytes, self.comm("send_recv", nbytes, pairs), [GroupCall(1.0, SEND, nbytes, pairs)])
         return replace(sent, then_s=then_s)
 
-    def collective(self, name: str, nbytes: float, groups: Ranks, call: tuple[str, tuple[str, ...], int]) -> Flow:
+    def collective(self, name: str, nbytes: float, groups: Ranks, call: NamedCall) -> Flow:
         """A collective of all groups (groups, ranks) at once; nbytes as in nccl-tests."""
         return self.of(nbytes, self.comm(name, nbytes, groups), [GroupCall(1.0, name, nbytes, groups)], call)
 
@@ -74,7 +81,7 @@ class FlowBuilder:
         nbytes: float,
         seconds: float,
         parts: Sequence[GroupCall],
-        call: tuple[str, tuple[str, ...], int] = ("send_recv", (), 1),
+        call: NamedCall = ("send_recv", ((), 0, 1)),
     ) -> Flow:
         """A flow that alone takes so long for some calls, one after the other."""
         parts = [part for part in parts if part.groups.shape[1] > 1 and part.times * part.nbytes >= 1]

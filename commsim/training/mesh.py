@@ -149,9 +149,9 @@ class Mesh:
         rest = [i for i in range(len(shape)) if i not in own]
         return np.sort(ranks.transpose(rest + own).reshape(-1, self.size(*axes)), axis=1)
 
-    def groups_of(self, stage: int, *axes: str, cut: int = 1) -> Int64:
-        """`groups` of one pipeline stage, each cut into so many; the same array whenever it is asked for."""
-        return _groups_of(self, stage, axes, cut)
+    def groups_of(self, stage: int, *axes: str, ranks: int = 0, every: int = 1) -> Int64:
+        """`groups` of one pipeline stage, cut (`parts_of`); the same array whenever it is asked for."""
+        return _groups_of(self, stage, axes, ranks, every)
 
     # -- fitting ---------------------------------
 
@@ -194,10 +194,19 @@ class Mesh:
 
 
 @lru_cache(maxsize=1024)
-def _groups_of(mesh: Mesh, stage: int, axes: tuple[str, ...], cut: int) -> Int64:
+def _groups_of(mesh: Mesh, stage: int, axes: tuple[str, ...], ranks: int, every: int) -> Int64:
     groups = mesh.groups(*axes)
-    own = groups[mesh.coordinates()["pp"][groups[:, 0]] == stage]
-    return np.asarray(own.reshape(-1, groups.shape[1] // cut), np.int64)
+    return parts_of(groups[mesh.coordinates()["pp"][groups[:, 0]] == stage], ranks, every)
+
+
+def parts_of(groups: Int64, ranks: int = 0, every: int = 1) -> Int64:
+    """Groups cut into those of so many `ranks` (0: as many as there are), `every` so many of the ranks.
+
+    >>> parts_of(np.arange(8)[None], 4).tolist(), parts_of(np.arange(8)[None], every=4).tolist()
+    ([[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]])
+    """
+    size = ranks or groups.shape[1] // every
+    return np.asarray(groups.reshape(-1, size, every).swapaxes(1, 2).reshape(-1, size), np.int64)
 
 
 def divisors(number: int, most: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from commsim.errors import InfeasibleError
 from commsim.training.columns import Number
 from commsim.training.communicators import CommTime, Ranks
-from commsim.training.flows import Flow, FlowBuilder, GroupCall
+from commsim.training.flows import Axes, Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
 from commsim.training.overlap import added
 from commsim.training.pipeline import Order
@@ -189,33 +189,60 @@ def _sends(step: Step, mesh: Mesh, builder: FlowBuilder, order: Order) -> dict[t
 def _reduces(
     step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk], plan: StepPlan, topology: Topology | None
 ) -> list[list[list[Flow]]]:
-    """Buckets of every chunk's gradients; none under ZeRO-3, whose passes carry them."""
+    """Buckets of every chunk's gradients; under ZeRO-3, whose passes carry them, sums over the groups of HSDP."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
         nbytes = plan.trainable * step.precision.gradient_bytes
         if nbytes and step.dp > 1:
-            per_stage[0][0].append(_collective(builder, mesh, "all_reduce", nbytes, 0, ("dp", "cp")))
+            per_stage[0][0].append(_collective(builder, mesh, "all_reduce", nbytes, 0, (("dp", "cp"), 0, 1)))
         return per_stage
-    if step.zero_stage == 3:
-        return _replicated(step, mesh, builder, chunks, per_stage)
+    if step.zero_stage == 3:  # once per step, and only what several groups have a copy of
+        for chunk in chunks:
+            nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes
+            flows = _across(mesh, builder, nbytes, chunk.stage, _shares(step, ("dp", "cp")))
+            per_stage[chunk.stage][chunk.chunk] += flows
+        return per_stage
     bucket = plan.bucket_bytes or default_bucket_bytes(step)
-    collective = "all_reduce" if step.zero_stage == 0 else "reduce_scatter"
     for chunk in chunks:
         for parameters, axes in _groups(step, mesh, chunk):
             nbytes = parameters * step.precision.gradient_bytes
             number = max(1, round(nbytes / bucket))
             if plan.parameter_server:
-                flow = _served(step, topology, nbytes / number)
+                flows = [_served(step, topology, nbytes / number)]
             else:
-                flow = _collective(builder, mesh, collective, nbytes / number, chunk.stage, axes)
-            per_stage[chunk.stage][chunk.chunk] += [flow] * number
+                flows = _summed(step, mesh, builder, nbytes / number, chunk.stage, axes)
+            per_stage[chunk.stage][chunk.chunk] += flows * number
     return per_stage
 
 
-def _collective(
-    builder: FlowBuilder, mesh: Mesh, name: str, nbytes: float, stage: int, axes: tuple[str, ...]
-) -> Flow:  # fmt: skip
-    return builder.collective(name, nbytes, mesh.groups_of(stage, *axes), (name, axes, 1))
+def _summed(
+    step: Step, mesh: Mesh, builder: FlowBuilder, nbytes: float, stage: int, axes: tuple[str, ...]
+) -> list[Flow]:
+    """A bucket of gradients: over all ranks, or scattered over those that share a copy, and the shards summed."""
+    if step.zero_stage == 0:
+        return [_collective(builder, mesh, "all_reduce", nbytes, stage, (axes, 0, 1))]
+    share = _shares(step, axes)
+    scattered = _collective(builder, mesh, "reduce_scatter", nbytes, stage, share)
+    return [scattered, *_across(mesh, builder, nbytes, stage, share)]
+
+
+def _shares(step: Step, axes: tuple[str, ...]) -> Axes:
+    """The groups that share one copy: experts are sharded over all their copies."""
+    return (axes, step.shards if axes == ("dp", "cp") else 0, 1)
+
+
+def _across(mesh: Mesh, builder: FlowBuilder, nbytes: float, stage: int, share: Axes) -> list[Flow]:
+    """Shards of gradients summed over the groups that share a copy each (HSDP); nothing where there is one group."""
+    axes, ranks, _ = share
+    if ranks in (0, mesh.size(*axes)):
+        return []
+    return [_collective(builder, mesh, "all_reduce", nbytes / ranks, stage, (axes, 0, ranks))]
+
+
+def _collective(builder: FlowBuilder, mesh: Mesh, name: str, nbytes: float, stage: int, of: Axes) -> Flow:
+    axes, ranks, every = of
+    groups = mesh.groups_of(stage, *axes, ranks=ranks, every=every)
+    return builder.collective(name, nbytes, groups, (name, of))
 
 
 def _served(step: Step, topology: Topology | None, nbytes: float) -> Flow:
@@ -227,23 +254,6 @@ def _served(step: Step, topology: Topology | None, nbytes: float) -> Flow:
         raise InfeasibleError("a parameter server is timed on links: it needs a topology")
     schedule = parameter_server_all_reduce(step.dp, max(1, round(nbytes)))
     return Flow(nbytes, evaluate(schedule, topology).makespan_s)
-
-
-def _replicated(
-    step: Step, mesh: Mesh, builder: FlowBuilder, chunks: Sequence[Chunk], per_stage: list[list[list[Flow]]]
-) -> list[list[list[Flow]]]:
-    """HSDP: once per step the shards of gradients are summed over the groups; nothing where there is one group."""
-    if step.shards == step.dp * step.cp:
-        return per_stage
-    for chunk in chunks:
-        sharing = mesh.groups_of(chunk.stage, "dp", "cp")
-        across = np.swapaxes(sharing.reshape(len(sharing), -1, step.shards), 1, 2).reshape(
-            -1, sharing.shape[1] // step.shards
-        )
-        nbytes = chunk_weights(step, chunk).dense * step.precision.gradient_bytes / step.shards
-        call = ("all_reduce", ("dp", "cp"), step.shards)
-        per_stage[chunk.stage][chunk.chunk].append(builder.collective("all_reduce", nbytes, across, call))
-    return per_stage
 
 
 def _gathers(
@@ -262,7 +272,8 @@ def _gathers(
     for chunk in chunks:
         for parameters, axes in _groups(step, mesh, chunk):
             nbytes = parameters * step.precision.weight_bytes
-            per_stage[chunk.stage].append(_collective(builder, mesh, "all_gather", nbytes, chunk.stage, axes))
+            flow = _collective(builder, mesh, "all_gather", nbytes, chunk.stage, _shares(step, axes))
+            per_stage[chunk.stage].append(flow)
     return [_left_open(step, stage, flows, works, plan) for stage, flows in enumerate(per_stage)]
 
 

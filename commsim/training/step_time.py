@@ -281,12 +281,16 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     """Exposed seconds of gradients and parameters; `micro`: compute of a micro-batch."""
     dense, experts = stage_parameters(step)
     ranks, live = step.dp * step.cp, where(step.frozen_weights, 0.0, 1.0)
+    share = where(step.zero_stage > 0, step.shards, ranks)
 
     def round_of(bytes_each: Number) -> Number:
-        of_dense = ring_seconds(dense * bytes_each, ranks, step.tp, step, v)
+        of_dense = ring_seconds(dense * bytes_each, share, step.tp, step, v)
         return of_dense + ring_seconds(experts * bytes_each, step.expert_dp, step.ep, step, v)
 
     grad, param = round_of(step.precision.gradient_bytes * live), round_of(step.precision.weight_bytes)
+    shard_bytes = dense * step.precision.gradient_bytes * live / share
+    across = 2.0 * ring_seconds(shard_bytes, ranks / share, step.tp * share, step, v)  # of HSDP's groups
+    grad = grad + where(step.zero_stage < 3, across, 0.0)
     back = where(step.zero_stage > 0, param * live, grad)
     hidden = grad + where(step.overlap_param_gather | (step.zero_stage == 0), back, 0.0)
     beside = overlapped(hidden, GRADIENT_WINDOW * micro, v) + (grad + back - hidden)
@@ -294,13 +298,13 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     launch = shard_launch_seconds(step, v) * SHARD_COLLECTIVES * step.model.layers / step.pp
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)
-    return where(step.zero_stage >= 3, step.num_microbatches * each, once)
+    summed = where(step.overlap_dp, overlapped(across, GRADIENT_WINDOW * micro, v), across)
+    return where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
 
 
 def shard_launch_seconds(step: Steps, v: Values) -> Number:
     """Seconds that a collective of a layer under ZeRO-3 takes beside its bytes: launch, copies in and out."""
-    ranks = step.dp * step.cp
-    return (v["alpha_z"] + v["alpha_rank"] * ranks) * (ranks > 1)
+    return (v["alpha_z"] + v["alpha_rank"] * step.shards) * (step.shards > 1)
 
 
 def overlapped(traffic: Number, window: Number, v: Values) -> Number:

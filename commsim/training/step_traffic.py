@@ -44,16 +44,14 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
     calls: tuple[traffic.AxisCalls, ...] = ()
     scheme = "parameter_server" if plan.parameter_server else traffic.ZERO[step.zero_stage]
-    for parameters, ranks in ((weights.dense, step.dp * step.cp), (weights.expert, step.expert_dp)):
+    m = step.num_microbatches if step.zero_stage == 3 or reduces_often(step) else 1
+    shards = step.shards if step.zero_stage else step.dp * step.cp
+    cuts = (weights.dense, shards, step.dp * step.cp // shards), (weights.expert, step.expert_dp, 1)
+    for parameters, shard, replicas in cuts:
         parameter_bytes = parameters * step.precision.weight_bytes
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
-        m, often = step.num_microbatches, step.zero_stage == 3 or reduces_often(step)
-        if step.zero_stage == 3 and ranks == step.dp * step.cp and step.shards < ranks:
-            calls += traffic.hybrid_shard(parameter_bytes, gradient_bytes, step.shards, ranks // step.shards, m)
-            continue
-        if step.frozen_weights and step.zero_stage < 3:
-            continue
-        calls += traffic.data_parallel(scheme, parameter_bytes, gradient_bytes, ranks, m if often else 1)
+        if not step.frozen_weights or step.zero_stage == 3:
+            calls += traffic.hybrid_shard(scheme, parameter_bytes, gradient_bytes, shard, replicas, m)
     if plan.trainable:
         calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
     return tuple(call for call in calls if call.collective != "receive")

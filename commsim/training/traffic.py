@@ -84,13 +84,22 @@ def data_parallel(
 
 
 def hybrid_shard(
-    parameter_bytes: float, gradient_bytes: float, shard: int, replicas: int, micro_batches: int = 1
+    scheme: Scheme,
+    parameter_bytes: float,
+    gradient_bytes: float,
+    shard: int,
+    replicas: int,
+    micro_batches: int = 1,
 ) -> tuple[AxisCalls, ...]:
-    """HSDP: ZeRO-3 inside groups of ``shard`` ranks, and once per step an all_reduce of each shard over the groups."""
-    inside = data_parallel("zero3", parameter_bytes, gradient_bytes, shard, micro_batches)
-    if replicas == 1:
+    """HSDP: ZeRO inside groups of ``shard`` ranks, and an all_reduce of each shard over the groups, once per step.
+
+    Under ZeRO-2 whenever gradients are reduced (torch's FSDP does unless `set_requires_all_reduce` puts it off).
+    """
+    inside = data_parallel(scheme, parameter_bytes, gradient_bytes, shard, micro_batches)
+    if replicas == 1 or scheme == "ddp":
         return inside
-    return (*inside, AxisCalls("dp", "all_reduce", gradient_bytes / shard, replicas))
+    count = micro_batches if scheme == "zero2" else 1
+    return (*inside, AxisCalls("dp", "all_reduce", gradient_bytes / shard, replicas, float(count)))
 
 
 def server_bytes(parameter_bytes: float, gradient_bytes: float, workers: int) -> tuple[float, float]:

@@ -257,7 +257,7 @@ def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime, values: Value
 def sharded_calls(step: Step, mesh: Mesh, chunk: Chunk) -> Iterator[tuple[traffic.AxisCalls, Ranks]]:
     """The calls of ZeRO-3 for a chunk in one pass each, layer by layer, and the groups that share what they move."""
     weights, layers = chunk_weights(step, chunk), max(1, chunk.layers)
-    dense = mesh.groups_of(chunk.stage, "dp", "cp", cut=mesh.size("dp", "cp") // step.shards)
+    dense = mesh.groups_of(chunk.stage, "dp", "cp", ranks=step.shards)
     cuts = ((weights.dense, dense), (weights.expert, mesh.groups_of(chunk.stage, "edp")))
     formats = step.precision
     for parameters, groups in cuts:

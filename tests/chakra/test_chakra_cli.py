@@ -186,6 +186,7 @@ workload:
         ("mesh: {dp: 8}, zero_stage: 1, slowdown: 1.5", 1e-9),
         ("mesh: {dp: 8}, overlap_dp: false", 1e-9),
         ("mesh: {dp: 8}, zero_stage: 3, shard_ranks: 4, framework: fsdp2", 1e-9),
+        ("mesh: {dp: 8}, zero_stage: 1, shard_ranks: 4", 1e-9),
         ("mesh: {tp: 2, cp: 2, dp: 2}, zero_stage: 1", 1e-9),
         ("mesh: {tp: 2, pp: 4}, virtual_stages: 2, pipeline_schedule: interleaved_1f1b, overlap_pp: false", 1e-4),
         ("mesh: {tp: 2, pp: 4}, pipeline_schedule: zb_h1", 1e-4),

@@ -355,6 +355,7 @@ def test_passes_wait_for_copies_of_activations_that_last_longer(tmp_path: Path, 
     [
         ("expert_dispatch=deepep", "expert_dispatch has no effect: no expert is on another GPU (ep = 1)"),
         ("imbalance=2", "imbalance has no effect: the model has no experts"),
+        ("shard_ranks=4", "shard_ranks has no effect: nothing is sharded (zero_stage 0)"),
         ("context_parallel=ulysses", "context_parallel has no effect: cp = 1"),
         (
             "overlap_param_gather=true",

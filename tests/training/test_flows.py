@@ -31,8 +31,8 @@ def test_equal_transfers_are_one_call() -> None:
     calls, mesh = OneLink(), Mesh(dp=4, pp=2)
     builder = FlowBuilder(calls, calls)
     groups = mesh.groups_of(0, "dp")
-    first, again = (builder.collective("all_reduce", 100.0, groups, ("all_reduce", ("dp",), 1)) for _ in range(2))
-    other = builder.collective("all_reduce", 100.0, mesh.groups_of(1, "dp"), ("all_reduce", ("dp",), 1))
+    first, again = (builder.collective("all_reduce", 100.0, groups, ("all_reduce", (("dp",), 0, 1))) for _ in range(2))
+    other = builder.collective("all_reduce", 100.0, mesh.groups_of(1, "dp"), ("all_reduce", (("dp",), 0, 1)))
     assert first.shared == again.shared == 0
     assert other.shared == 1
     assert calls.asked == [("all_reduce", 100.0)] * 2

@@ -69,7 +69,7 @@ def test_the_groups_of_a_stage_are_those_of_its_ranks() -> None:
     """And cut into parts, each in rank order; whoever asks again gets the same array."""
     mesh = Mesh(tp=2, dp=4, pp=2)
     assert mesh.groups_of(1, "dp").tolist() == [[8, 10, 12, 14], [9, 11, 13, 15]]
-    assert mesh.groups_of(1, "dp", cut=2).tolist() == [[8, 10], [12, 14], [9, 11], [13, 15]]
+    assert mesh.groups_of(1, "dp", ranks=2).tolist() == [[8, 10], [12, 14], [9, 11], [13, 15]]
     assert mesh.groups_of(1, "dp") is mesh.groups_of(1, "dp")
 
 

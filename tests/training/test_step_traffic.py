@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +15,11 @@ from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
 from commsim.training.overlap import IDEAL
+from commsim.training.parameters import shipped_values
 from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import message_bytes, step_program
+from commsim.training.step_time import stage_parameters, step_time
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds, chunk_calls, sent_of_all_to_all
 
@@ -28,6 +33,48 @@ def test_gradients_and_parameters_are_those_of_the_papers(zero: int, scheme: tra
     gradients, weights = n * one.precision.gradient_bytes, n * one.precision.weight_bytes
     calls = traffic.data_parallel(scheme, weights, gradients, dp, one.num_microbatches)
     assert sent.get("dp", 0.0) == pytest.approx(traffic.sent_bytes(calls))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_shards_of_groups_move_inside_them_and_are_summed_across(zero: int) -> None:
+    """HSDP with the bytes counted by hand, in the list of calls, and in what the simulated step does."""
+    asked: dict[tuple[str, tuple[int, ...]], float] = {}
+
+    def comm(name: str, nbytes: float, groups: Any) -> float:
+        asked[name, tuple(groups[0].tolist())] = nbytes
+        return 1e-6
+
+    one = step(dp=32, tp=2, zero_stage=zero, shard_ranks=8, global_batch_size=32)
+    plan = StepPlan(bucket_bytes=1e15)
+    run = step_program(one, lambda chunk: ChunkSeconds(1.0, 1.0, 1.0), comm, optimizer_s=[0.0], plan=plan).run()
+    n = chunk_weights(one, chunks_of(one)[0]).total
+    gradients = n * one.precision.gradient_bytes
+    within, across = tuple(range(0, 16, 2)), (0, 16, 32, 48)
+    assert asked["all_reduce", across] == pytest.approx(gradients / 8)
+    if zero < 3:
+        assert asked["reduce_scatter", within] == pytest.approx(gradients)
+        assert asked["all_gather", within] == pytest.approx(n * one.precision.weight_bytes)
+        moved = run.timeline.stream == 5
+        assert run.timeline.nbytes[moved].sum() == pytest.approx(
+            gradients * (1 + 1 / 8) + n * one.precision.weight_bytes
+        )
+    (sent,) = step_traffic(one, plan)
+    counts = {1: (1, 1), 2: (1, 1), 3: (2, 1)}[zero]  # one micro-batch
+    inside = (counts[0] * n * one.precision.weight_bytes + counts[1] * gradients) * 7 / 8
+    assert sent["dp"] == pytest.approx(inside + 2 * gradients / 8 * 3 / 4)
+
+
+@pytest.mark.parametrize(("zero", "rounds"), [(1, 2), (2, 2), (3, 3)])
+def test_groups_of_shards_in_the_closed_form_by_hand(zero: int, rounds: int) -> None:
+    """Rounds inside a node of eight, over NVLink, and a sum of an eighth across eight nodes, by each rank's NIC."""
+    values = dict(shipped_values()) | {"alpha": 0.0, "alpha_node": 0.0, "alpha_z": 0.0, "alpha_rank": 0.0}
+    one = step(dp=64, zero_stage=zero, overlap_dp=False, nic_bytes_per_s=12.5e9)
+    whole, same, groups = (step_time(replace(one, shard_ranks=n), values).dp for n in (0, 64, 8))
+    assert whole == same
+    nbytes = 2.0 * sum(stage_parameters(one))
+    inside = nbytes * 7 / 8 / (one.accelerator.nvlink_bytes_per_s * values["nvlink"])
+    across = 2 * nbytes / 8 * 7 / 8 / (12.5e9 * values["nic"])
+    assert groups == pytest.approx(values["scale"] * (rounds * inside + across))
 
 
 @pytest.mark.parametrize("v", [1, 2])

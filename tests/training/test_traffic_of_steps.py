@@ -42,13 +42,27 @@ def test_zero3_moves_one_and_a_half_times_ddp(phi: float, n: int) -> None:
     assert ratio == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "p_times", "g_times", "sums"), [("zero1", 1, 1, 1), ("zero2", 1, "m", "m"), ("zero3", "2m", "m", 1)]
+)
 @given(p=sizes, g=sizes, shard=st.integers(1, 16), replicas=st.integers(1, 16), m=st.integers(1, 8))
-def test_hybrid_shard_is_zero3_inside_and_ddp_outside(p: float, g: float, shard: int, replicas: int, m: int) -> None:
-    calls = traffic.hybrid_shard(p, g, shard, replicas, m)
-    inside = m * (2 * p + g) * (shard - 1) / shard
+def test_hybrid_shard_is_zero_inside_and_ddp_outside(
+    scheme: traffic.Scheme,
+    p_times: int | str,
+    g_times: int | str,
+    sums: int | str,
+    p: float,
+    g: float,
+    shard: int,
+    replicas: int,
+    m: int,
+) -> None:
+    times = {1: 1, "m": m, "2m": 2 * m}
+    calls = traffic.hybrid_shard(scheme, p, g, shard, replicas, m)
+    inside = (times[p_times] * p + times[g_times] * g) * (shard - 1) / shard
     assert sent_bytes(c for c in calls if c.collective != "all_reduce") == pytest.approx(inside)
     assert sent_bytes(c for c in calls if c.collective == "all_reduce") == pytest.approx(
-        2 * g / shard * (replicas - 1) / replicas
+        times[sums] * 2 * g / shard * (replicas - 1) / replicas
     )
 
 
