@@ -16,12 +16,14 @@ from commsim.training.accelerator import REFERENCE_TDP_W
 from commsim.training.columns import Number, where
 from commsim.training.operators import (
     BACKWARD_BYTES,
+    SOFTMAX_ALONE_BYTES,
     Attention,
     Gemm,
     Layer,
     dense_layer,
     logits,
     moe_layer,
+    softmax_alone,
 )
 from commsim.training.spec import Steps
 
@@ -127,9 +129,10 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     fused = np.maximum(a.flops / flash, a.nbytes / hbm)
     rate = values["batched"] * by_generation(values, "gemm", step) * step.wide_peak * a.head_dim / (a.head_dim + 64.0)
     rate = rate / where(a.head_dim % 8 == 0, 1.0, values["misaligned_head"])
-    plain = a.flops / rate + a.scores * values["score_bytes"] / hbm
+    moved = a.scores * (values["score_bytes"] + where(softmax_alone(step), SOFTMAX_ALONE_BYTES, 0.0)) / hbm
+    plain = a.flops / rate + moved
     fused_back = FUSED_BACKWARD_FLOPS / FUSED_BACKWARD_RATE * fused
-    plain_back = 2.0 * a.flops / rate + SCORES_BACKWARD * a.scores * values["score_bytes"] / hbm
+    plain_back = 2.0 * a.flops / rate + SCORES_BACKWARD * moved
     # Sliding windows with learned sinks (GPT-OSS) ran unfused in every second layer, as published times suggest, until
     # the software that captures expert layers in CUDA graphs.
     windowed = where((step.model.window > 0) & (step.cuda_graphs == 0), 0.5, 0.0)

@@ -57,6 +57,17 @@ FUSED_NORM_BYTES, PLAIN_NORM_BYTES = 14.0, 22.0
 each (7); a norm that is not fused with it reads and writes (4)."""
 
 
+SOFTMAX_ALONE_KERNELS, SOFTMAX_ALONE_BYTES = 4.0, 33.0
+"""Beyond Megatron-LM's fused softmax of unfused attention, where it falls back to torch's: a cast to fp32 (6 bytes per
+score), scale (8), mask (9), softmax (8) and the cast back (6) in place of one kernel that reads and writes 4."""
+
+
+def softmax_alone(step: Steps) -> Number:
+    """Whether Megatron-LM's softmax of unfused attention is torch's: where the heads of a micro-batch on a rank are no
+    multiple of 4 (`fused_softmax.py`, `is_kernel_available`: a block of threads takes four)."""
+    return (step.flash_attention == 0) & (step.micro_batch_size * step.model.heads / step.tp % 4 != 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
     """A layer: operators and the number of kernels that the host launches for its forward pass.
@@ -167,4 +178,5 @@ def logits(step: Steps) -> tuple[Gemm, Number]:
 
 def _kernels(step: Steps) -> Number:
     """Kernels of a dense layer's forward pass: 16 fused, 24 with an unfused attention, 4 more with tp."""
-    return where(step.flash_attention, 16.0, 24.0) + where(step.tp > 1, 4.0, 0.0)
+    alone = where(softmax_alone(step), SOFTMAX_ALONE_KERNELS, 0.0)
+    return where(step.flash_attention, 16.0, 24.0) + where(step.tp > 1, 4.0, 0.0) + alone

@@ -15,7 +15,7 @@ from steps import step
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.columns import Columns
-from commsim.training.compute import Passes, attention_passes, gemm_seconds, layer_passes, step_compute
+from commsim.training.compute import SCORES_BACKWARD, Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
 from commsim.training.operators import Gemm, Layer, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
@@ -480,3 +480,22 @@ def test_products_of_latent_attention_are_its_weights(q_rank: int) -> None:
 )
 def test_full_recomputation_repeats_what_the_forward_exchanges(name: str, changes: dict[str, Any], more: float) -> None:
     assert _part(name, **changes, recompute="full") == pytest.approx(more * _part(name, **changes), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("micro", "tp", "flash", "alone"),
+    [(1, 8, False, True), (2, 8, False, False), (1, 4, False, False), (1, 8, True, False)],
+)
+def test_the_softmax_of_two_heads_is_torchs(micro: int, tp: int, flash: bool, alone: bool) -> None:
+    """Megatron-LM fuses it for a multiple of four heads of a micro-batch: GPT-2 350M has 16 on all ranks. Torch's takes
+    five kernels for one, and 33 bytes more per score."""
+    shape: dict[str, Any] = {"model": model("gpt2-350m"), "seq_len": 1024, "flash_attention": flash}
+    one = step(**shape, accelerator=accelerator("A100"), micro_batch_size=micro, tp=tp, global_batch_size=8)
+    assert dense_layer(one).kernels == (16 if flash else 24) + 4 + 4 * alone
+    core, values = dense_layer(one).attention, shipped_values()
+    seconds, back = attention_passes(core, one, values)
+    fused = replace(one, model=replace(one.model, heads=64, kv_heads=64))
+    expected, expected_back = attention_passes(core, fused, values)
+    moved = 33.0 * micro * 1024 * 1024 * 16 / tp / (one.accelerator.memory_bytes_per_s * values["hbm"]) * alone
+    assert seconds == pytest.approx(expected + moved)
+    assert back == pytest.approx(expected_back + SCORES_BACKWARD * moved)
