@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
+
 from commsim.training import traffic
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
@@ -213,10 +215,28 @@ def _call_seconds(call: traffic.AxisCalls, step: Step, groups: Ranks, comm: Comm
 
     The kernels' own parameters are those that ship: they are measured for a GPU and its NIC, not for a machine.
     """
+    if call.axis == "cp" and call.collective == "send_recv":
+        return call.count * max(comm(call.collective, call.nbytes, pairs) for pairs in neighbours(groups))
     if call.axis != "ep" or step.expert_dispatch == "nccl":
         return call.count * comm(call.collective, call.nbytes, groups)
     loaded = replace(step, imbalance=plan.load_of(step))
     return call.count / 2.0 * float(sum(expert_exchange_seconds(loaded, plan.values))) * plan.values["scale"]
+
+
+def neighbours(groups: Ranks) -> tuple[Ranks, ...]:
+    """All pairs of ranks beside each other in rings (groups, n), as few sets of disjoint ones, each (pairs, 2).
+
+    Ring attention sends to the next rank and receives from the one before by single sends (Transformer Engine,
+    `flash_attn_p2p_communicate`), for each pair of which torch has a communicator of its own (`ProcessGroupNCCL.cpp`,
+    `getKeySendRecv`): NCCL counts its channels as for two ranks.
+
+    >>> [pairs.tolist() for pairs in neighbours(np.array([[0, 1, 2, 3]]))]
+    [[[0, 1], [2, 3]], [[1, 2], [3, 0]]]
+    """
+    n = groups.shape[1]
+    starts = [range(0, n - 1, 2), range(1, n, 2), range(n - 1, n)]
+    sets = starts[:1] if n == 2 else starts[: 2 + n % 2]
+    return tuple(np.concatenate([groups[:, [i, (i + 1) % n]] for i in some]) for some in sets)
 
 
 def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], plan: StepPlan) -> tuple[float, float]:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import pipeline_bytes, step
 
 from commsim.errors import ScenarioError
+from commsim.nccl.predict import Options
 from commsim.topology.presets import load_preset
 from commsim.training import traffic
 from commsim.training.model import model
+from commsim.training.nccl_groups import NcclGroups
 from commsim.training.overlap import IDEAL
 from commsim.training.parameters import shipped_values
 from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
-from commsim.training.step_run import message_bytes, step_program
+from commsim.training.step_run import mesh_of, message_bytes, step_program
 from commsim.training.step_time import stage_parameters, step_time
 from commsim.training.step_traffic import step_traffic
-from commsim.training.work import ChunkSeconds, chunk_calls, sent_of_all_to_all
+from commsim.training.work import ChunkSeconds, chunk_calls, chunk_work, neighbours, sent_of_all_to_all
 
 
 @pytest.mark.parametrize(("zero", "scheme"), [(0, "ddp"), (1, "zero1"), (2, "zero2"), (3, "zero3")])
@@ -156,3 +159,26 @@ def test_what_experts_put_on_nics_is_what_their_dispatcher_sends(kind: str, less
 def test_the_kernels_of_a_rack_reach_no_other() -> None:
     with pytest.raises(ScenarioError, match="expert_dispatch = nvlink with ep = 32, expected at most the 8 ranks"):
         step(model=model("deepseek-v3"), dp=32, ep=32, expert_dispatch="nvlink")
+
+
+@given(n=st.integers(2, 17))
+def test_the_pairs_of_a_ring_are_disjoint_and_all_of_it(n: int) -> None:
+    sets = neighbours(np.arange(3 * n).reshape(3, n))
+    for pairs in sets:
+        assert len(np.unique(pairs)) == pairs.size
+    made = sorted(tuple(pair) for pairs in sets for pair in pairs.tolist())
+    ring = {(i, (i + 1) % n) for i in range(n)} if n > 2 else {(0, 1)}
+    assert made == sorted((a + n * g, b + n * g) for g in range(3) for a, b in ring)
+
+
+def test_ring_attention_sends_between_pairs_that_have_channels_of_their_own() -> None:
+    """Sixteen nodes, tp 8: NCCL 2.26 gives a peer of sixteen ranks one channel, a pair two, of about 7 GB/s each."""
+    calls = NcclGroups(load_preset("hgx-h100-ndr400", nodes=16), Options(version=(2, 26, 2), mode="single"))
+    one = step(tp=8, cp=16, seq_len=65536, global_batch_size=1, sequence_parallel=True)
+    (chunk,) = chunks_of(one)
+    compute = ChunkSeconds(0.0, 0.0, 0.0)
+    work = chunk_work(one, mesh_of(one), chunk, compute, calls, StepPlan())
+    (ring,) = [e.seconds for e in work.F.exchanges if e.axis == "cp"]
+    sent = 15 * 32 * (65536 // 16) * 2 * 1024 / 8 * 2
+    assert 10e9 < sent / ring < 16e9
+    assert calls("send_recv", 1e9, np.arange(0, 128, 8)) > 1.8 * calls("send_recv", 1e9, np.array([0, 8]))
