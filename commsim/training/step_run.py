@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.training.columns import Number
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.flows import Axes, Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
@@ -18,8 +17,9 @@ from commsim.training.overlap import added
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
 from commsim.training.simulate import StepCosts, StepRun, simulate
-from commsim.training.spec import Step, StepPlan, Steps
+from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
+from commsim.training.step_time import reduces_often
 from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sent_of_all_to_all, sharded_calls
 
 if TYPE_CHECKING:
@@ -155,12 +155,6 @@ def _inside(
             if flow.shared >= 0:
                 inside[chunk.stage, chunk.chunk, kind] = flow
     return inside
-
-
-def reduces_often(step: Steps) -> Number:
-    """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
-    keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
-    return (step.zero_stage == 2) & (step.pp == 1)
 
 
 def message_bytes(step: Step) -> float:

@@ -295,11 +295,20 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     hidden = grad + where(step.overlap_param_gather | (step.zero_stage == 0), back, 0.0)
     beside = overlapped(hidden, GRADIENT_WINDOW * micro, v) + (grad + back - hidden)
     once = where(step.overlap_dp, beside, grad + back)
+    # Gradients of all micro-batches but the last may hide behind the next one.
+    before = where(step.overlap_dp, added(grad, micro, 0.0, v["slowdown"]), grad)
+    once = once + where(reduces_often(step), (step.num_microbatches - 1.0) * before, 0.0)
     launch = shard_launch_seconds(step, v) * SHARD_COLLECTIVES * step.model.layers / step.pp
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)
     summed = where(step.overlap_dp, overlapped(across, GRADIENT_WINDOW * micro, v), across)
     return where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
+
+
+def reduces_often(step: Steps) -> Number:
+    """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
+    keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
+    return (step.zero_stage == 2) & (step.pp == 1)
 
 
 def shard_launch_seconds(step: Steps, v: Values) -> Number:

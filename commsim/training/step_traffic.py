@@ -10,7 +10,8 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import message_bytes, order_of_step, places_of, reduces_often
+from commsim.training.step_run import message_bytes, order_of_step, places_of
+from commsim.training.step_time import reduces_often
 from commsim.training.work import chunk_calls, sent_of_all_to_all
 
 AXES = ("tp", "cp", "ep", "etp", "dp", "pp")

@@ -161,6 +161,17 @@ def test_the_kernels_of_a_rack_reach_no_other() -> None:
         step(model=model("deepseek-v3"), dp=32, ep=32, expert_dispatch="nvlink")
 
 
+@pytest.mark.parametrize(("overlap", "pp"), [(False, 1), (True, 1), (False, 2)])
+def test_zero2_reduces_after_every_micro_batch_in_the_closed_form(overlap: bool, pp: int) -> None:
+    """All but the last hide behind the next one's passes and slow them; with a pipeline they wait for the last."""
+    values = dict(shipped_values()) | {"alpha": 0.0, "alpha_node": 0.0}
+    one = step(dp=8, pp=pp, zero_stage=1, global_batch_size=64, overlap_dp=overlap)
+    once, often = (step_time(replace(one, zero_stage=z), values).dp for z in (1, 2))
+    gradients = 2.0 * sum(stage_parameters(one)) * 7 / 8 / (one.accelerator.nvlink_bytes_per_s * values["nvlink"])
+    each = gradients * (1 - 1 / values["slowdown"]) if overlap else gradients
+    assert often - once == pytest.approx(values["scale"] * (7 * each if pp == 1 else 0.0))
+
+
 @given(n=st.integers(2, 17))
 def test_the_pairs_of_a_ring_are_disjoint_and_all_of_it(n: int) -> None:
     sets = neighbours(np.arange(3 * n).reshape(3, n))
