@@ -35,7 +35,7 @@ def _one_or_more(kind: Any) -> BeforeValidator:
 
 Stage = Literal[0, 1, 2, 3]
 Recomputed = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"]
+Schedule = Literal["1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "gpipe", "dualpipe", "dualpipe_v"]
 Counts = Annotated[tuple[Count, ...], _one_or_more(Count)]
 Names = Annotated[tuple[str, ...], _one_or_more(str)]
 Stages = Annotated[tuple[Stage, ...], _one_or_more(Stage)]

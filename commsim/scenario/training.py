@@ -23,7 +23,7 @@ from commsim.training.compute import Values
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
-from commsim.training.pipeline_schedules import SCHEDULES, misfit
+from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, misfit
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import chunk_weights, chunks_of
@@ -44,7 +44,9 @@ class TrainingSpec(Strict):
     micro_batch_size: Count = Field(default=1, description="sequences of one pass")
     seq_len: Count | None = Field(default=None, description="tokens of a sequence; left out: the model's")
     mesh: MeshSpec = Field(default_factory=MeshSpec, description="how the ranks are cut")
-    virtual_stages: Count = Field(default=1, description="model chunks per pipeline stage")
+    virtual_stages: Count | None = Field(
+        default=None, description="model chunks per pipeline stage; left out: 2 with `zb_v` and `dualpipe_v`, else 1"
+    )
     stage_layers: tuple[int, ...] | None = Field(
         default=None,
         description=(
@@ -53,7 +55,11 @@ class TrainingSpec(Strict):
         ),
     )
     pipeline_schedule: str = Field(
-        default="1f1b", description="`naive`, `gpipe`, `1f1b`, `interleaved_1f1b`, `zb_h1` or `dualpipe`"
+        default="1f1b",
+        description=(
+            "`naive`, `gpipe`, `1f1b`, `interleaved_1f1b`, `zb_h1`, `dualpipe`, or in a V over two chunks of stages "
+            "`zb_v`, `dualpipe_v`"
+        ),
     )
     sequence_parallel: bool = Field(default=False, description="cut norms and residuals over tp")
     context_parallel: Literal["ring", "all_gather", "ulysses"] = Field(
@@ -168,7 +174,7 @@ class TrainingSpec(Strict):
     contention: bool = Field(default=True, description="transfers that share links slow each other down")
     overlap_ep: bool | None = Field(
         default=None,
-        description="experts' exchanges hide behind another micro-batch's pass; left out: with `dualpipe` only",
+        description="experts' exchanges hide behind another micro-batch's pass; left out: with DualPipe and DualPipeV",
     )
     offload: OffloadSpec | None = Field(default=None, description="states on the host or on drives")
     task: TaskSpec | None = Field(default=None, description="what the steps are for: days and dollars")
@@ -241,7 +247,9 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         step = step_of(spec, topology, base_dir)
     except CommsimError as error:
         return [_placed(text) for text in str(error).split("; ")]
-    late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
+    late = misfit(
+        step.schedule if step.pp > 1 else step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages
+    )
     heads = step.model.heads // step.tp
     uneven = f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"
     beyond = [stage for stage in spec.stragglers if not 0 <= stage < step.pp]
@@ -308,7 +316,7 @@ def precision_of(spec: TrainingSpec) -> Precision:
 
 
 _ALIKE = (
-    "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
+    "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
     "overlap_tp", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
     "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward",
@@ -334,6 +342,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         ep=mesh.ep,
         expert_tp=mesh.expert_tp if architecture.moe else 1,
         schedule=spec.pipeline_schedule,
+        virtual_stages=spec.virtual_stages or (2 if spec.pipeline_schedule in V_SHAPED and mesh.pp > 1 else 1),
         shard_ranks=spec.shard_ranks or 0,
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
         gpus_per_node=topology.ranks_per_node,

@@ -20,7 +20,7 @@ from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.offload import Offload
 from commsim.training.overlap import IDEAL
-from commsim.training.pipeline_schedules import SCHEDULES
+from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, v_shaped
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
 
@@ -133,8 +133,22 @@ class Step:
 
     @property
     def run_schedule(self) -> str:
-        """The schedule of one step by its own name: 1F1B over several chunks of a stage is the interleaved one."""
+        """The schedule of one step by its own name: 1F1B over several chunks of a stage is the interleaved one, and on
+        one stage nothing comes back."""
+        if self.pp == 1 and self.schedule in V_SHAPED:
+            return "1f1b"
         return "interleaved_1f1b" if self.virtual_stages > 1 and self.schedule == "1f1b" else self.schedule
+
+    @property
+    def v_shaped(self) -> Number:
+        """Whether micro-batches go down through one chunk of the stages and up through the other: the first stage
+        has both the embedding and the output."""
+        return v_shaped(self.schedule) & (self.pp > 1)
+
+    @property
+    def pairs_passes(self) -> Number:
+        """Whether forwards run beside backwards of other micro-batches, so that each hides what the other exchanges."""
+        return (self.schedule == "dualpipe") | (self.schedule == "dualpipe_v")
 
     @property
     def nvlink_domain(self) -> int:
@@ -219,7 +233,7 @@ class StepPlan:
 
     def overlaps_ep(self, step: Step) -> bool:
         """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""
-        return step.schedule == "dualpipe" if self.overlap_ep is None else self.overlap_ep
+        return bool(step.pairs_passes) if self.overlap_ep is None else self.overlap_ep
 
     @property
     def fetches(self) -> Offload | None:
@@ -286,6 +300,11 @@ RULES = (
         "virtual_stages",
         lambda s: (s.virtual_stages > 1) & (s.pp == 1),
         lambda s: f"virtual_stages = {s.virtual_stages}, expected 1 without a pipeline (pp = 1)",
+    ),
+    StepRule(
+        "virtual_stages",
+        lambda s: s.v_shaped & (s.virtual_stages != 2),
+        lambda s: f"virtual_stages = {s.virtual_stages}, expected 2 with {s.schedule}: every stage has two chunks",
     ),
     StepRule(
         "sequence_parallel",

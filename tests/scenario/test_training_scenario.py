@@ -121,7 +121,7 @@ def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
     assert any("GiB of the 78.6 GiB" in w for w in result.warnings)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "dualpipe", "naive"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "zb_v", "dualpipe", "dualpipe_v", "naive"])
 def test_every_schedule_runs(tmp_path: Path, schedule: str) -> None:
     (item,) = run(_load(tmp_path, _TEXT, f"workload.0.training.pipeline_schedule={schedule}")).trainings
     assert sum(item.causes.values()) == pytest.approx(item.step_s)
