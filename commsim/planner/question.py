@@ -127,6 +127,7 @@ class Search(Strict):
 
 SOFTWARE = (
     "stack", "flash_attention", "overlap_tp", "expert_dispatch", "optimizer", "recompute_modules", "fp8_activations",
+    "packed",
 )  # fmt: skip
 """What a question says of the software, alike for all configurations."""
 
@@ -153,6 +154,9 @@ class PlanSpec(Strict):
     fp8_activations: bool = Field(default=False, description="kept for the backward in 8 bit, as of `training:`")
     expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
         default="nccl", description="what sends tokens to their experts and back, as of `training:`"
+    )
+    packed: tuple[Count, ...] = Field(
+        default=(), max_length=10_000, description="lengths of documents that fill a sequence, as of `training:`"
     )
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"

@@ -43,6 +43,11 @@ class TrainingSpec(Strict):
     global_batch_size: Count = Field(description="sequences of one step")
     micro_batch_size: Count = Field(default=1, description="sequences of one pass")
     seq_len: Count | None = Field(default=None, description="tokens of a sequence; left out: the model's")
+    packed: tuple[Count, ...] = Field(
+        default=(),
+        max_length=10_000,
+        description="lengths in tokens of documents that fill a sequence, each as likely, to which attention is kept",
+    )
     mesh: MeshSpec = Field(default_factory=MeshSpec, description="how the ranks are cut")
     virtual_stages: Count | None = Field(
         default=None, description="model chunks per pipeline stage; left out: 2 with `zb_v` and `dualpipe_v`, else 1"
@@ -319,7 +324,7 @@ _ALIKE = (
     "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
     "overlap_tp", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
-    "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward",
+    "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward", "packed",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
 

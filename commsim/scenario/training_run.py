@@ -121,6 +121,7 @@ _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("capacity_factor", lambda s: s.model.moe is None, "the model has no experts"),
     ("context_parallel", lambda s: s.cp == 1, "cp = 1"),
     ("overlap_tp", lambda s: s.tp == 1, "tp = 1"),
+    ("packed", lambda s: not s.flash_attention, "an attention that is not fused makes all scores"),
     ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
     ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
     ("pipeline_schedule", lambda s: s.pp == 1, "pp = 1"),

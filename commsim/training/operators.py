@@ -98,16 +98,19 @@ def attention_gemms(step: Steps) -> tuple[Gemm, ...]:
 
 
 def attention_core(step: Steps) -> Attention:
-    """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles."""
-    model, seq, t = step.model, step.seq_len, step.rank_tokens
-    span = where(model.causal, (seq + 1) / 2, seq)
+    """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles, and
+    packed documents leave those of their own."""
+    model, seq, t, attended = step.model, step.seq_len, step.rank_tokens, step.attended_len
+    span = where(model.causal, (attended + 1) / 2, attended)
     windowed = np.minimum(span, where(model.window > 0, model.window, np.inf))
     span = (span + windowed) / 2  # every second layer, or the same
     heads = model.heads / step.tp
     widths = model.qk_head_dim + model.v_head_dim
-    flops = 2.0 * t * where(step.flash_attention, span, seq) * heads * widths
+    flops = 2.0 * t * where(step.flash_attention, span * step.busiest_attention, seq) * heads * widths
     nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp
-    return Attention("attention", flops, t * seq * heads, nbytes, seq, model.qk_head_dim)
+    return Attention(
+        "attention", flops, t * seq * heads, nbytes, where(step.flash_attention, attended, seq), model.qk_head_dim
+    )
 
 
 def _elementwise(step: Steps, activated: Number, quantised: Number) -> dict[str, Number]:

@@ -20,6 +20,7 @@ from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.offload import Offload
 from commsim.training.overlap import IDEAL
+from commsim.training.packing import attended_length, busiest
 from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, v_shaped
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
@@ -88,6 +89,7 @@ class Step:
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
     context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
+    packed: tuple[int, ...] = ()  # lengths of documents that fill sequences, a sample of them; none: a sequence is one
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -115,6 +117,21 @@ class Step:
     def rank_tokens(self) -> int:
         """Tokens of one micro-batch on a rank before tp (sequence parallelism) cuts them."""
         return self.micro_batch_size * self.seq_len // self.cp
+
+    @property
+    def attended_len(self) -> Number:
+        """Length of the sequences that take as much of a fused attention as those of the step."""
+        return attended_length(self.packed) if self.packed else self.seq_len
+
+    @property
+    def busiest_attention(self) -> Number:
+        """Attention's work of the replica that the others wait for, over the mean: they meet once a step, or in every
+        micro-batch where they exchange parameters or tokens."""
+        if not self.packed:
+            return 1.0
+        often = (self.zero_stage == 3) | (self.ep > 1)
+        tokens = self.micro_batch_size * self.seq_len * where(often, 1, self.num_microbatches)
+        return busiest(self.packed, tokens, self.dp)
 
     @property
     def sequence_cut(self) -> Number:
@@ -288,6 +305,11 @@ RULES = (
         "seq_len",
         lambda s: s.seq_len % s.cp != 0,
         lambda s: f"seq_len = {s.seq_len}, expected a multiple of cp = {s.cp}",
+    ),
+    StepRule(
+        "seq_len",
+        lambda s: s.seq_len < max(s.packed, default=0),
+        lambda s: f"packed = {max(s.packed)}, expected lengths up to seq_len = {s.seq_len}",
     ),
     StepRule(
         "tp",

@@ -150,6 +150,7 @@ REFUSED = {
     f"{_AT}.mesh.tp=3": f"{_AT}.mesh: tp*pp*cp*dp = 3*4*1*2 = 24, but the cluster has 32 GPUs; tp=4 pp=4",
     f"{_AT}.model=llama3-9b": f"{_AT}.model: found the model 'llama3-9b', expected a preset such as llama3-8b",
     f"{_AT}.model=none.json": "none.json",
+    f"{_AT}.packed=[8192]": f"{_AT}.packed: packed = 8192, expected lengths up to seq_len = 4096",
     f"{_AT}.precision=bf15": f"{_AT}.precision: found the precision 'bf15'",
     f"{_AT}.global_batch_size=33": f"{_AT}.global_batch_size: global_batch_size = 33, expected a multiple of",
     f"{_AT}.pipeline_schedule=1f2b": f"{_AT}.pipeline_schedule: found '1f2b', expected one of naive, gpipe",
@@ -350,10 +351,22 @@ def test_passes_wait_for_copies_of_activations_that_last_longer(tmp_path: Path, 
     assert waits > 1.2 if recompute == "none" else waits == pytest.approx(1.0, abs=0.01)
 
 
+def test_packed_documents_take_less_of_attention_alone(tmp_path: Path) -> None:
+    whole, packed = (run(_load(tmp_path, _TEXT, f"{_AT}.packed={p}")).trainings[0] for p in ("[]", "[256, 512]"))
+    assert packed.step_s < whole.step_s
+    assert packed.tokens_per_s_per_gpu > whole.tokens_per_s_per_gpu
+    assert packed.memory.peak == whole.memory.peak
+    assert packed.mfu == pytest.approx(whole.mfu, rel=0.1)  # of fewer FLOPs
+
+
 @pytest.mark.parametrize(
     ("field", "why"),
     [
         ("expert_dispatch=deepep", "expert_dispatch has no effect: no expert is on another GPU (ep = 1)"),
+        (
+            "flash_attention=false workload.0.training.packed=[512]",
+            "packed has no effect: an attention that is not fused makes all scores",
+        ),
         ("imbalance=2", "imbalance has no effect: the model has no experts"),
         ("shard_ranks=4", "shard_ranks has no effect: nothing is sharded (zero_stage 0)"),
         ("context_parallel=ulysses", "context_parallel has no effect: cp = 1"),
@@ -369,7 +382,7 @@ def test_a_field_without_effect_says_so(tmp_path: Path, field: str, why: str) ->
         "name: s\ntopology: {preset: hgx-h100-ndr400, nodes: 1}\nworkload:\n"
         "  - training: {model: llama3-8b, global_batch_size: 8, mesh: {dp: 8}}\n"
     )
-    printed = CliRunner().invoke(app, ["run", str(file), f"workload.0.training.{field}", "--no-files"]).output
+    printed = CliRunner().invoke(app, ["run", str(file), *f"workload.0.training.{field}".split(), "--no-files"]).output
     assert why in " ".join(printed.replace("#", " ").split())
 
 
