@@ -133,9 +133,10 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     plain = a.flops / rate + moved
     fused_back = FUSED_BACKWARD_FLOPS / FUSED_BACKWARD_RATE * fused
     plain_back = 2.0 * a.flops / rate + SCORES_BACKWARD * moved
-    # Sliding windows with learned sinks (GPT-OSS) ran unfused in every second layer, as published times suggest, until
-    # the software that captures expert layers in CUDA graphs.
-    windowed = where((step.model.window > 0) & (step.cuda_graphs == 0), 0.5, 0.0)
+    # Sliding windows with learned sinks (GPT-OSS) ran unfused, as published times suggest, until the software that
+    # captures expert layers in CUDA graphs.
+    sinks = step.model.sinks & (step.cuda_graphs == 0)
+    windowed = where(sinks, step.model.window_layers / step.model.layers, 0.0)
     share = where(step.flash_attention, windowed, 1.0)
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 

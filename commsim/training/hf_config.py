@@ -27,7 +27,11 @@ class _Family:
     positions: str = "computed"
     kind: str = "decoder"
     shared_experts: int = 0
+    global_every: int = 0  # every so manieth layer attends to all tokens, the others to a window; 0: all layers to all
+    sinks: bool = False
 
+
+_NEVER = 2**31
 
 _GPT2 = _Family(gated=False, tied=True, bias="all", norm="layernorm", positions="learned")
 _LLAMA = _Family()
@@ -44,22 +48,23 @@ _FAMILIES = {
     "falcon": _Family(gated=False, tied=True, norm="layernorm"),
     "mpt": _Family(gated=False, tied=True, norm="layernorm"),
     "phi": _Family(gated=False, bias="all", norm="layernorm"),
-    "starcoder2": _Family(gated=False, tied=True, bias="all", norm="layernorm"),
+    "starcoder2": _Family(gated=False, tied=True, bias="all", norm="layernorm", global_every=_NEVER),
     "nemotron": _Family(gated=False, norm="layernorm"),
     "qwen2": _Family(bias="qkv"),
     "qwen2_moe": _Family(bias="qkv"),
     "gemma": _Family(tied=True),
-    "gemma2": _Family(tied=True),
-    "gemma3_text": _Family(tied=True),
+    "gemma2": _Family(tied=True, global_every=2),
+    "gemma3_text": _Family(tied=True, global_every=6),
     "cohere": _Family(tied=True, norm="layernorm"),
-    "gpt_oss": _Family(bias="all"),
+    "gpt_oss": _Family(bias="all", global_every=2, sinks=True),
     "glm4_moe": _Family(bias="qkv"),
-    "llama4_text": _Family(shared_experts=1),
+    "llama4_text": _Family(shared_experts=1, global_every=4),
+    "mistral": _Family(global_every=_NEVER),
+    "mixtral": _Family(global_every=_NEVER),
+    "phi3": _Family(global_every=_NEVER),
 } | dict.fromkeys(
     (
         "llama",
-        "mistral",
-        "mixtral",
         "qwen3",
         "qwen3_moe",
         "deepseek_v2",
@@ -68,7 +73,6 @@ _FAMILIES = {
         "minimax_m2",
         "kimi_k2",
         "olmo2",
-        "phi3",
         "internlm2",
         "smollm3",
     ),
@@ -101,6 +105,8 @@ _NAMES = {
     "window": ("sliding_window",),
     "chosen_tokens": ("index_topk",),
     "chunk": ("attention_chunk_size",),
+    "global_every": ("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"),
+    "window_from": ("max_window_layers",),
     "moe_step": ("interleave_moe_layer_step",),
 }
 
@@ -170,7 +176,7 @@ class _FieldReader:
         )
         single = single or (kind == "gpt_bigcode" and self.keys.get("multi_query", True))
         mla = self._mla()
-        fields = {
+        fields: dict[str, Any] = {
             "layers": self.number("layers"),
             "hidden": hidden,
             "ffn_hidden": self.number("dense_ffn", 0)
@@ -182,8 +188,8 @@ class _FieldReader:
             "seq_len": self.number("seq_len", 2048),
         }
         moe = self._moe(fields["ffn_hidden"], fields["layers"], family)
-        window = self.number("window", 0) if kind == "gpt_oss" else 0
-        left_out = "; ".join(self._left_out(kind, fields["seq_len"]))
+        windows = self._windows(family, fields["layers"])
+        left_out = "; ".join(self._left_out())
         if self.faults:
             raise_faults(self.faults, ScenarioError)
         try:
@@ -198,22 +204,35 @@ class _FieldReader:
                 kind=family.kind,
                 moe=moe,
                 mla=mla,
-                window=window,
+                **windows,
                 left_out=left_out,
                 source=str(self.path),
             )
         except ScenarioError as exc:
             raise_faults([self.document.fault((), str(exc))], ScenarioError)
 
-    def _left_out(self, kind: Any, seq_len: int) -> Iterator[str]:
+    def _windows(self, family: _Family, layers: int) -> dict[str, Any]:
+        """Which layers attend to a window or a chunk: those that ``layer_types`` names, or as the family's class has it
+        (Qwen's only with ``use_sliding_window``, from ``max_window_layers`` on)."""
+        window, chunk = self.number("window", 0), self.number("chunk", 0)
+        types = self.keys.get("layer_types")
+        if isinstance(types, list) and len(types) == layers:
+            near = sum(kind in ("sliding_attention", "chunked_attention") for kind in types)
+        elif family.global_every:
+            near = layers - layers // max(1, self.number("global_every", family.global_every))
+        else:
+            near = max(0, layers - self.number("window_from", 0)) if self.keys.get("use_sliding_window") else 0
+        if types is not None and not (isinstance(types, list) and len(types) == layers):
+            self.fault("layer_types", f"found {types!r:.60}, expected a list of {layers} types")
+        if not near or not (chunk or window):
+            return {}
+        return {"window": chunk or window, "window_layers": near, "chunked": chunk > 0, "sinks": family.sinks}
+
+    def _left_out(self) -> Iterator[str]:
         """What of the architecture a Model cannot hold."""
-        window, chosen, chunk = (self.number(name, 0) for name in ("window", "chosen_tokens", "chunk"))
-        if kind != "gpt_oss" and 0 < window < seq_len and self.keys.get("use_sliding_window", True):
-            yield f"the windows of {window:,} tokens to which layers attend: attention counts as that to all tokens"
+        chosen = self.number("chosen_tokens", 0)
         if chosen:
             yield f"the choice of {chosen:,} tokens to attend to: attention counts as that to all tokens"
-        if 0 < chunk < seq_len:
-            yield f"the chunks of {chunk:,} tokens to which layers attend: up to so many they are the same"
         if self.number("moe_step", 1) > 1:
             yield "that layers with and without experts alternate: the first are taken to have none"
         if self.at:

@@ -58,7 +58,10 @@ class Model:
     kind: str = "decoder"  # decoder | encoder
     moe: Moe | None = None
     mla: Mla | None = None
-    window: int = 0  # sliding-window attention of every second layer, 0 where there is none
+    window: int = 0  # tokens that layers with a window attend to, 0 where there are none
+    window_layers: int = 0
+    chunked: bool = False  # windows stand still: a token attends to those of its chunk
+    sinks: bool = False  # learned attention sinks
     published: float | None = None  # billions of parameters, as the source prints them
     left_out: str = ""  # what of the architecture these fields do not hold, so that times do not either
     source: str = ""
@@ -80,6 +83,8 @@ class Model:
             yield f"top_k = {self.moe.top_k}, expected 1 to {self.moe.experts} (experts)"
         if self.moe is not None and not 0 <= self.moe.dense_layers <= self.layers:
             yield f"dense_layers = {self.moe.dense_layers}, expected 0 to {self.layers} (layers)"
+        if not 0 <= self.window_layers <= self.layers or (self.window_layers > 0) != (self.window > 0):
+            yield f"window_layers = {self.window_layers}, expected 1 to {self.layers} with a window, and 0 without"
         for name, expected in _CHOICES.items():
             if getattr(self, name) not in expected:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(expected)}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.training.columns import Number, where
+from commsim.training.model import Model
 from commsim.training.spec import Steps
 
 
@@ -97,13 +98,23 @@ def attention_gemms(step: Steps) -> tuple[Gemm, ...]:
     )
 
 
+def attended_span(model: Model, length: Number, causal: Number) -> Number:
+    """Tokens that one of a sequence attends to, the mean over sequence and layers; ``causal``: to none after it.
+
+    Of a sliding window w, whose start is short, w - w (w - 1) / (2 length); in chunks as in sequences so long.
+    """
+    width = where(model.window > 0, np.minimum(model.window, length), length)
+    slid = width - where(causal, width * (width - 1) / (2 * length), 0.0)
+    near = where(model.chunked, where(causal, (width + 1) / 2, width), slid)
+    share = model.window_layers / model.layers
+    return (1 - share) * where(causal, (length + 1) / 2, length) + share * near
+
+
 def attention_core(step: Steps) -> Attention:
     """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles, and
     packed documents leave those of their own."""
     model, seq, t, attended = step.model, step.seq_len, step.rank_tokens, step.attended_len
-    span = where(model.causal, (attended + 1) / 2, attended)
-    windowed = np.minimum(span, where(model.window > 0, model.window, np.inf))
-    span = (span + windowed) / 2  # every second layer, or the same
+    span = attended_span(model, attended, model.causal)
     heads = model.heads / step.tp
     widths = model.qk_head_dim + model.v_head_dim
     flops = 2.0 * t * where(step.flash_attention, span * step.busiest_attention, seq) * heads * widths

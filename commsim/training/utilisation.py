@@ -22,8 +22,12 @@ def forward_flops(model: Model, seq_len: float, causal: bool = False) -> float:
 
 
 def attention_flops(model: Model, seq_len: float, causal: bool = False) -> float:
-    """FLOPs of one token's scores and their weighted sum in one layer."""
-    return 2.0 * seq_len * model.heads * (model.qk_head_dim + model.v_head_dim) * (0.5 if causal else 1.0)
+    """FLOPs of one token's scores and their weighted sum in the mean layer."""
+    near = min(model.window or seq_len, seq_len)
+    half = 0.5 if causal else 1.0
+    slid = near if near < seq_len and not model.chunked else half * near  # a sliding window lies before its token
+    span = half * seq_len + model.window_layers / model.layers * (slid - half * seq_len)
+    return 2.0 * span * model.heads * (model.qk_head_dim + model.v_head_dim)
 
 
 def model_flops(step: Step, causal: bool = False) -> float:

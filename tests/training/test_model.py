@@ -276,9 +276,8 @@ def test_a_fault_in_a_language_model_has_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "left_out"),
     [
-        ({"model_type": "gemma3_text", "sliding_window": 1024}, "windows of 1,024 tokens"),
         ({"model_type": "deepseek_v32", "index_topk": 2048}, "choice of 2,048 tokens"),
-        ({"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, ""),
+        ({"model_type": "gemma3_text", "sliding_window": 1024}, ""),
         ({"model_type": "mistral", "sliding_window": None}, ""),
     ],
 )
@@ -346,11 +345,36 @@ def test_a_family_ties_its_embeddings_where_the_file_says_nothing(tmp_path: Path
         assert read_hf_config(_write(tmp_path, without | {"model_type": family})).tied_embeddings is tied, family
 
 
-@pytest.mark.parametrize(("family", "window"), [("gpt_oss", 128), ("llama", 0), ("qwen3", 0)])
-def test_a_window_counts_where_the_family_slides(tmp_path: Path, family: str, window: int) -> None:
-    """gpt-oss attends to 128 tokens in every second layer; others name a window that they don't use by default."""
-    config = LLAMA | {"model_type": family, "sliding_window": 128}
-    assert read_hf_config(_write(tmp_path, config)).window == window
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ({"model_type": "gpt_oss"}, (128, 16)),  # every second of 32 layers
+        ({"model_type": "gemma3_text"}, (128, 27)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 4}, (128, 24)),
+        ({"model_type": "gemma3_text", "layer_types": [_LOCAL] * 30 + [_GLOBAL] * 2}, (128, 30)),
+        ({"model_type": "mistral"}, (128, 32)),
+        ({"model_type": "mistral", "sliding_window": None}, (0, 0)),
+        ({"model_type": "llama"}, (0, 0)),
+        ({"model_type": "qwen3"}, (0, 0)),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, (128, 4)),
+        ({"model_type": "llama4_text", "attention_chunk_size": 8192}, (8192, 24)),
+    ],
+)
+def test_layers_with_a_window_are_those_of_the_family_or_named(
+    tmp_path: Path, more: dict[str, object], windows: tuple[int, int]
+) -> None:
+    read = read_hf_config(_write(tmp_path, LLAMA | {"sliding_window": 128} | more))
+    assert (read.window, read.window_layers) == windows
+    assert read.chunked == ("attention_chunk_size" in more)
+    assert read.sinks == (more["model_type"] == "gpt_oss")
+
+
+def test_types_of_other_layers_than_there_are_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="expected a list of 32 types"):
+        read_hf_config(_write(tmp_path, LLAMA | {"layer_types": [_LOCAL]}))
 
 
 @pytest.mark.parametrize(
