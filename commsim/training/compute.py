@@ -104,17 +104,22 @@ class Passes:
 
 
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
-    """Seconds of a product forward, of its inputs' gradient and of its weight gradient."""
+    """Seconds of a product forward, of its inputs' gradient (of both factors where both are inputs) and of its weight
+    gradient."""
     rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
     width = 2.0 if g.wide else step.precision.gemm_bytes
 
     def seconds_of(m: Number, n: Number, k: Number, extra: Number = 0.0) -> Number:
+        """Of the mean layer."""
         traffic = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
         seconds = np.maximum(gemm_seconds(replace(g, m=m, n=n, k=k), rate, sms, values), traffic / hbm)
-        return where(m * n * k > 0, seconds, 0.0)
+        seconds = where(m * n * k > 0, seconds, 0.0)
+        return seconds if np.all(g.share == 1.0) else seconds * g.share
 
     forward = seconds_of(g.m, g.n, g.k)
     inputs = seconds_of(g.m, g.k, g.n)
+    if g.inner:
+        return forward, inputs + seconds_of(g.k, g.n, g.m), 0.0
     weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
     return forward, inputs, where(step.frozen_weights, 0.0, weight)
 

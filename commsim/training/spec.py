@@ -316,6 +316,16 @@ RULES = (
         lambda s: s.model.heads % s.tp != 0,
         lambda s: f"tp = {s.tp}, expected a divisor of heads = {s.model.heads}",
     ),
+    StepRule(
+        "tp",
+        lambda s: s.model.recurrent.key_heads % s.tp != 0,
+        lambda s: f"tp = {s.tp}, expected a divisor of key heads of linear attention = {s.model.recurrent.key_heads}",
+    ),
+    StepRule(
+        "seq_len",
+        lambda s: (s.cp > 1) & (s.model.linear_share > 0),
+        lambda s: f"cp = {s.cp}, expected 1: how linear attention passes its state between ranks is not modelled",
+    ),
     # The embedding and the output may be stages of their own.
     StepRule("pp", lambda s: s.pp * s.virtual_stages > s.model.layers + 2, _chunks),
     StepRule(

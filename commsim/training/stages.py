@@ -150,8 +150,8 @@ def weights_of(step: Step, share: Share) -> Weights:
     """
     model, tp = step.model, step.tp
     norms = 2 * model.norm_parameters
-    dense = (model.attention_parameters + model.mlp_parameters) / tp + norms
-    beside = (model.attention_parameters + model.shared_expert_parameters) / tp + norms + model.router_parameters
+    dense = (model.mixer_parameters + model.mlp_parameters) / tp + norms
+    beside = (model.mixer_parameters + model.shared_expert_parameters) / tp + norms + model.router_parameters
     word = model.vocab * model.hidden
     positions = model.seq_len * model.hidden if model.positions == "learned" else 0
     copied = (share.embeds == 0) & model.tied_embeddings

@@ -13,20 +13,21 @@ from commsim.training.spec import Step
 
 
 def forward_flops(model: Model, seq_len: float, causal: bool = False) -> float:
-    """FLOPs of one token's forward: 2 per weight that it meets, and attention; ``causal``: half of the scores."""
+    """FLOPs of one token's forward: 2 per weight that it meets, attention and scans; ``causal``: half of the scores."""
     norms = (2 * model.layers + 1) * model.norm_parameters
     met = model.active_parameters() - model.embedding_parameters - norms
     if model.tied_embeddings:
         met += model.vocab * model.hidden
-    return 2.0 * met + model.layers * attention_flops(model, seq_len, causal)
+    scans = model.recurrent.layers * model.recurrent.scan_flops
+    return 2.0 * met + scans + model.attending_layers * attention_flops(model, seq_len, causal)
 
 
 def attention_flops(model: Model, seq_len: float, causal: bool = False) -> float:
-    """FLOPs of one token's scores and their weighted sum in the mean layer."""
+    """FLOPs of one token's scores and their weighted sum in the mean attention."""
     near = min(model.window or seq_len, seq_len)
     half = 0.5 if causal else 1.0
     slid = near if near < seq_len and not model.chunked else half * near  # a sliding window lies before its token
-    span = half * seq_len + model.window_layers / model.layers * (slid - half * seq_len)
+    span = half * seq_len + model.window_layers / max(model.attending_layers, 1) * (slid - half * seq_len)
     return 2.0 * span * model.heads * (model.qk_head_dim + model.v_head_dim)
 
 
@@ -38,7 +39,7 @@ def model_flops(step: Step, causal: bool = False) -> float:
 def hardware_flops(step: Step, causal: bool = False) -> float:
     """`model_flops` and what is computed again: the layers with full recomputation, their modules with selective."""
     again = 0.0
-    attention = step.model.layers * attention_flops(step.model, step.attended_len, causal)
+    attention = step.model.attending_layers * attention_flops(step.model, step.attended_len, causal)
     layers = forward_flops(step.model, step.attended_len, causal) - 2.0 * step.model.vocab * step.model.hidden
     if step.recompute == "full":
         again = layers
