@@ -145,7 +145,7 @@ class PlanSpec(Strict):
     )
     stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
     flash_attention: bool = Field(default=True, description="attention is one fused kernel")
-    optimizer: str = Field(default="adam", description="as of `training:`, such as `adam-bf16`")
+    optimizer: str = Field(default="adam", description="as of `training:`, such as `adam-bf16` or `muon`")
     recompute_modules: tuple[Module, ...] = Field(
         default=("core_attn",),
         min_length=1,

@@ -117,7 +117,7 @@ class TrainingSpec(Strict):
     optimizer: str = Field(
         default="adam",
         description=(
-            "`adam`, `adamw`, `adam-bf16` and `adam-fp8` (moments of a precision-aware optimizer), `adam-8bit`, "
+            "`adam`, `adamw`, `muon`, `adam-bf16` and `adam-fp8` (a precision-aware optimizer's moments), `adam-8bit`, "
             "`paged-adam`, `paged-adam-8bit` (states that may leave the GPU), `sgd`, `sgd-momentum`, `adafactor`"
         ),
     )
@@ -199,6 +199,7 @@ class TrainingSpec(Strict):
         served, offload = self.gradients == "parameter_server", self.offload
         known = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
         server = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
+        muon = "found muon, expected another one: it updates whole weights, on the GPU"
         uncut = "found offloaded parameters without zero_stage 3, which cuts them"
         sharded = refuse_sharded_gradients(zero, mesh.pp, self.framework)
         order = f"found {', '.join(mesh.order)}, expected {', '.join(ORDER)} in some order"
@@ -210,6 +211,7 @@ class TrainingSpec(Strict):
             (self.pipeline_schedule not in SCHEDULES, ("pipeline_schedule",), known),
             (offload and offload.parameters and zero < 3, ("offload", "parameters"), uncut),
             (served and (zero or cuts_model), ("gradients",), server),
+            (self.optimizer == "muon" and (tuned or (offload and offload.optimizer)), ("optimizer",), muon),
             (tuned and cuts_model, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"),
             (
                 tuned and zero in (1, 2),

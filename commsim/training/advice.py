@@ -196,7 +196,7 @@ def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
         if step.tp * 2 <= step.gpus_per_node:
             yield Remedy({"tp": step.tp * 2, "dp": step.dp // 2})
         yield Remedy({"pp": step.pp * 2, "dp": step.dp // 2})
-    if (offload is None or not offload.optimizer) and not step.frozen_weights:
+    if (offload is None or not offload.optimizer) and not step.frozen_weights and step.optimizer != "muon":
         yield Remedy({}, {"optimizer": True})
 
 

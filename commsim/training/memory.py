@@ -340,6 +340,9 @@ def states(step: Step, soft: Software, weights: Weights, framework: Framework = 
         for name, (stage, nbytes) in each.items():
             cut = (zero >= stage) & ((name != "gradients") | (zero != 2) | (step.pp == 1))  # see `reduces_often`
             parts[name] = parts[name] + parameters * nbytes / where(cut, ranks, 1)
+    if step.optimizer == "muon":  # the second moment of what AdamW updates
+        more = (step.precision.optimizer_bytes("adamw") - step.optimizer_bytes) * live
+        parts["optimizer"] = parts["optimizer"] + more * weights.words / where(zero >= 1, step.shards, 1)
     return parts
 
 

@@ -42,6 +42,7 @@ class Weights:
 
     dense: Number
     expert: Number
+    words: Number = 0.0  # of the dense ones those of embedding and output
 
     @property
     def total(self) -> Number:
@@ -158,7 +159,7 @@ def weights_of(step: Step, share: Share) -> Weights:
     output = where(copied, word, model.output_parameters) / tp + model.norm_parameters
     ends = share.embeds * (word / tp + positions) + share.outputs * output
     experts = share.moe * model.routed_parameters / (step.ep * step.expert_tp)
-    return Weights(share.dense * dense + share.moe * beside + ends, experts)
+    return Weights(share.dense * dense + share.moe * beside + ends, experts, ends)
 
 
 def chunk_weights(step: Step, chunk: Chunk) -> Weights:

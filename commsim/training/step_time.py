@@ -17,6 +17,7 @@ from commsim.training.dispatch import (
     dispatch_seconds,
     dispatch_values,
 )
+from commsim.training.muon import gathered_bytes, orthogonalise_seconds
 from commsim.training.overlap import added
 from commsim.training.recompute import module_shares
 from commsim.training.spec import Steps
@@ -328,13 +329,22 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)
     summed = where(step.overlap_dp, overlapped(across, GRADIENT_WINDOW * micro, v), across)
-    return where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
+    exposed = where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
+    return exposed + _momenta(step, v) if np.any(step.optimizer == "muon") else exposed
 
 
 def reduces_often(step: Steps) -> Number:
     """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
     keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
     return (step.zero_stage == 2) & (step.pp == 1)
+
+
+def _momenta(step: Steps, v: Values) -> Number:
+    """Seconds of gathering momenta for Muon's update."""
+    dense, experts = gathered_bytes(step)
+    of_dense = where(dense > 0, ring_seconds(dense, step.dp * step.cp, step.tp, step, v), 0.0)
+    of_experts = where(experts > 0, ring_seconds(experts, step.expert_dp, step.ep, step, v), 0.0)
+    return where(step.optimizer == "muon", of_dense + of_experts, 0.0)
 
 
 def shard_launch_seconds(step: Steps, v: Values) -> Number:
@@ -350,15 +360,21 @@ def overlapped(traffic: Number, window: Number, v: Values) -> Number:
 UPDATE_BYTES = 30.0
 """Per owned parameter: Adam reads and writes the fp32 weight and two moments, reads the gradient, writes 16 bits."""
 
+MUON_BYTES = 22.0
+"""The same with one moment; what the iterations read and write is part of their products."""
+
 NORM_BYTES = 8.0
 """Per parameter: the gradient is read for its norm, scaled, and copied."""
 
 
 def optimizer_seconds(step: Steps, v: Values) -> Number:
-    """Seconds of the update: `UPDATE_BYTES` per owned parameter, and `NORM_BYTES` per parameter."""
+    """Seconds of the update: `UPDATE_BYTES` per owned parameter, `NORM_BYTES` per parameter, Muon's iterations."""
     dense, experts = stage_parameters(step)
     sharded = step.zero_stage > 0
     owned = dense / where(sharded, step.shards, 1.0) + experts / where(sharded, step.expert_dp, 1.0)
     whole = where(step.zero_stage >= 3, owned, dense + experts)
-    seconds = (UPDATE_BYTES * owned + NORM_BYTES * whole) / memory_rate(step, v)
+    muon = step.optimizer == "muon"
+    seconds = (where(muon, MUON_BYTES, UPDATE_BYTES) * owned + NORM_BYTES * whole) / memory_rate(step, v)
+    if np.any(muon):
+        seconds = seconds + where(muon, orthogonalise_seconds(step, v), 0.0)
     return where(step.frozen_weights, 0.0, seconds) * where(step.stack == "eager", v["elementwise_eager"], 1.0)

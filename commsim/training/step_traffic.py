@@ -10,7 +10,7 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import message_bytes, order_of_step, places_of
+from commsim.training.step_run import message_bytes, momentum_calls, order_of_step, places_of
 from commsim.training.step_time import reduces_often
 from commsim.training.work import chunk_calls, sent_of_all_to_all
 
@@ -34,11 +34,17 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
         inside = chunk_calls(step, chunk, plan)
         here = [(call, float(passes[chunk.stage, chunk.chunk])) for call in inside]
         here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan)]
+        here += [(call, 1.0) for call in _momenta(step)] if chunk.chunk == 0 else []
         for call, times in here:
             if call.sent_bytes:
                 sent_bytes = call.sent_bytes * sent_of_all_to_all(step, call)[0]
                 mine[call.axis] = mine.get(call.axis, 0.0) + times * sent_bytes
     return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
+
+
+def _momenta(step: Step) -> list[traffic.AxisCalls]:
+    sizes = {("dp", "cp"): step.dp * step.cp, ("edp",): step.expert_dp}
+    return [traffic.AxisCalls("dp", name, n, sizes[axes]) for name, n, axes in momentum_calls(step)]
 
 
 def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:

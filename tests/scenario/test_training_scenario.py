@@ -184,6 +184,19 @@ def test_a_gpu_without_a_datasheet_needs_one(tmp_path: Path) -> None:
     assert run(_load(tmp_path, _TEXT, *text, f"{_AT}.accelerator=A6000")).trainings
 
 
+def test_muon_takes_longer_and_less_memory(tmp_path: Path) -> None:
+    adam, muon = (run(_load(tmp_path, _TEXT, f"{_AT}.optimizer={name}")).trainings[0] for name in ("adam", "muon"))
+    assert muon.causes["optimizer"] > adam.causes["optimizer"]
+    assert muon.causes["compute"] == adam.causes["compute"]
+    assert muon.memory.peak < adam.memory.peak
+
+
+@pytest.mark.parametrize("other", ["finetune={kind: lora}", "offload={optimizer: true}"])
+def test_muon_updates_whole_weights_on_the_gpu(tmp_path: Path, other: str) -> None:
+    with pytest.raises(CommsimError, match="optimizer: found muon, expected another one"):
+        _load(tmp_path, _TEXT, f"{_AT}.optimizer=muon", f"{_AT}.mesh={{dp: 32}}", f"{_AT}.{other}")
+
+
 def test_zero_3_with_a_pipeline_is_deepspeeds_fault(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="whose pipeline needs zero_stage 0 or 1"):
         _load(tmp_path, _TEXT, f"{_AT}.zero_stage=3", f"{_AT}.framework=deepspeed")
