@@ -196,6 +196,8 @@ class TrainingSpec(Strict):
     def _names_exist(self) -> TrainingSpec:
         mesh, zero = self.mesh, self.zero_stage
         cuts_model, tuned = mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1, self.finetune is not None
+        lora = self.finetune is not None and self.finetune.kind == "lora"
+        cut = mesh.cp * mesh.ep > 1 if lora else cuts_model
         served, offload = self.gradients == "parameter_server", self.offload
         known = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
         server = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
@@ -212,7 +214,7 @@ class TrainingSpec(Strict):
             (offload and offload.parameters and zero < 3, ("offload", "parameters"), uncut),
             (served and (zero or cuts_model), ("gradients",), server),
             (self.optimizer == "muon" and (tuned or (offload and offload.optimizer)), ("optimizer",), muon),
-            (tuned and cuts_model, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"),
+            (tuned and cut, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp, and of lora tp and pp"),
             (
                 tuned and zero in (1, 2),
                 ("finetune",),

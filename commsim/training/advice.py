@@ -201,10 +201,11 @@ def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
 
 
 def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Remedy]:
-    if step.zero_stage < 3 and step.dp > 1:
+    alone = step.tp * step.pp == 1
+    if step.zero_stage < 3 and step.dp > 1 and step.pp == 1:
         yield Remedy({"zero_stage": 3})
     yield from _changes_of_pass(step, offload)
-    if not tune.quantised:
+    if not tune.quantised and alone:
         yield Remedy({}, quantised=True)
 
 

@@ -104,8 +104,8 @@ class Passes:
 
 
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
-    """Seconds of a product forward, of its inputs' gradient (of both factors where both are inputs) and of its weight
-    gradient."""
+    """Seconds of a product forward, of its inputs' gradient (of both factors where both are inputs, and the product
+    again, as kernels of scans do that keep no states) and of its weight gradient."""
     rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
     width = 2.0 if g.wide else step.precision.gemm_bytes
 
@@ -119,7 +119,7 @@ def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, N
     forward = seconds_of(g.m, g.n, g.k)
     inputs = seconds_of(g.m, g.k, g.n)
     if g.inner:
-        return forward, inputs + seconds_of(g.k, g.n, g.m), 0.0
+        return forward, forward + inputs + seconds_of(g.k, g.n, g.m), 0.0  # what is not kept is made again
     weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
     return forward, inputs, where(step.frozen_weights, 0.0, weight)
 

@@ -235,7 +235,8 @@ class StepPlan:
     layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
-    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
+    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed, of a rank's layers together
+    adapters: tuple[tuple[str, float, int, int], ...] = ()  # what they exchange: `finetune.lora_calls`
     parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
     values: Mapping[str, float] = field(default_factory=lambda: IDEAL)  # what stays in the open: `overlap`
     stragglers: Mapping[int, float] | None = None

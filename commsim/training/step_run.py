@@ -192,9 +192,11 @@ def _reduces(
     """Buckets of every chunk's gradients; under ZeRO-3, whose passes carry them, sums over the groups of HSDP."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
-        nbytes = plan.trainable * step.precision.gradient_bytes
-        if nbytes and step.dp > 1:
-            per_stage[0][0].append(_collective(builder, mesh, "all_reduce", nbytes, 0, (("dp", "cp"), 0, 1)))
+        for chunk in chunks:
+            nbytes = trained_of(step, chunk, plan) * step.precision.gradient_bytes
+            if nbytes and step.dp > 1:
+                flow = _collective(builder, mesh, "all_reduce", nbytes, chunk.stage, (("dp", "cp"), 0, 1))
+                per_stage[chunk.stage][chunk.chunk].append(flow)
         return per_stage
     if step.zero_stage == 3:  # once per step, and only what several groups have a copy of
         for chunk in chunks:
@@ -213,6 +215,11 @@ def _reduces(
                 flows = _summed(step, mesh, builder, nbytes / number, chunk.stage, axes)
             per_stage[chunk.stage][chunk.chunk] += flows * number
     return per_stage
+
+
+def trained_of(step: Step, chunk: Chunk, plan: StepPlan) -> float:
+    """Weights beside a frozen base that a rank trains in a chunk."""
+    return plan.trainable * chunk.layers / step.model.layers
 
 
 def _summed(
@@ -288,7 +295,10 @@ def momentum_calls(step: Step) -> list[tuple[str, float, tuple[str, ...]]]:
 
 def _momenta(step: Step, mesh: Mesh, builder: FlowBuilder) -> list[list[Flow]]:
     calls = momentum_calls(step)
-    return [[_collective(builder, mesh, name, n, stage, axes) for name, n, axes in calls] for stage in range(step.pp)]
+    return [
+        [_collective(builder, mesh, name, nbytes, stage, _shares(step, axes)) for name, nbytes, axes in calls]
+        for stage in range(step.pp)
+    ]
 
 
 def hides_parameters(step: Step) -> bool:

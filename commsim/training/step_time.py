@@ -342,7 +342,7 @@ def reduces_often(step: Steps) -> Number:
 def _momenta(step: Steps, v: Values) -> Number:
     """Seconds of gathering momenta for Muon's update."""
     dense, experts = gathered_bytes(step)
-    of_dense = where(dense > 0, ring_seconds(dense, step.dp * step.cp, step.tp, step, v), 0.0)
+    of_dense = where(dense > 0, ring_seconds(dense, step.shards, step.tp, step, v), 0.0)
     of_experts = where(experts > 0, ring_seconds(experts, step.expert_dp, step.ep, step, v), 0.0)
     return where(step.optimizer == "muon", of_dense + of_experts, 0.0)
 

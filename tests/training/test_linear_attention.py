@@ -88,7 +88,7 @@ def test_a_product_of_two_inputs_has_no_weight_gradient() -> None:
     inner = next(g for g in linear_gemms(one) if g.name == "scan_values")
     forward, backward, weight = gemm_passes(inner, one, v)
     assert weight == 0.0
-    assert backward == pytest.approx(2 * forward, rel=0.5)
+    assert backward == pytest.approx(3 * forward, rel=0.5)  # both factors' gradients, and itself again
     frozen = gemm_passes(inner, replace(one, frozen_weights=True), v)
     assert frozen == (forward, backward, 0.0)
 
