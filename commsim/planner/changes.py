@@ -14,7 +14,7 @@ from commsim.collectives import registry
 from commsim.nccl.environment import FUNCTIONS
 from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind
-from commsim.training.pipeline_schedules import SCHEDULES
+from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED
 from commsim.units import gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def step_changes(step: Step) -> Iterator[Change]:
     if step.pp > 1:
         for name in SCHEDULES:
             if name not in (step.schedule, "naive"):
-                chunks = max(2, step.virtual_stages) if name == "interleaved_1f1b" else 1
+                chunks = max(2, step.virtual_stages) if name == "interleaved_1f1b" else 1 + (name in V_SHAPED)
                 yield say(f"schedule {name}", pipeline_schedule=name, virtual_stages=chunks)
         if step.schedule == "interleaved_1f1b":
             for chunks in (2 * step.virtual_stages, step.virtual_stages // 2):

@@ -383,7 +383,9 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "recompute": step.recompute,
         "precision": mesh["precision"],
         "framework": spec.framework,
-    } | {name: getattr(spec, name) for name in SOFTWARE if name != "recompute_modules" or step.recompute == "selective"}
+    }
+    idle = {"recompute_modules": step.recompute != "selective", "packed": not spec.packed}
+    training |= {name: getattr(spec, name) for name in SOFTWARE if not idle.get(name, False)}
     if choice.machine.cluster.accelerator:
         training["accelerator"] = choice.machine.cluster.accelerator
     if spec.tokens:

@@ -35,7 +35,7 @@ def _one_or_more(kind: Any) -> BeforeValidator:
 
 Stage = Literal[0, 1, 2, 3]
 Recomputed = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"]
+Schedule = Literal["1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "gpipe", "dualpipe", "dualpipe_v"]
 Counts = Annotated[tuple[Count, ...], _one_or_more(Count)]
 Names = Annotated[tuple[str, ...], _one_or_more(str)]
 Stages = Annotated[tuple[Stage, ...], _one_or_more(Stage)]
@@ -127,6 +127,7 @@ class Search(Strict):
 
 SOFTWARE = (
     "stack", "flash_attention", "overlap_tp", "expert_dispatch", "optimizer", "recompute_modules", "fp8_activations",
+    "packed",
 )  # fmt: skip
 """What a question says of the software, alike for all configurations."""
 
@@ -144,7 +145,7 @@ class PlanSpec(Strict):
     )
     stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
     flash_attention: bool = Field(default=True, description="attention is one fused kernel")
-    optimizer: str = Field(default="adam", description="as of `training:`, such as `adam-bf16`")
+    optimizer: str = Field(default="adam", description="as of `training:`, such as `adam-bf16` or `muon`")
     recompute_modules: tuple[Module, ...] = Field(
         default=("core_attn",),
         min_length=1,
@@ -153,6 +154,9 @@ class PlanSpec(Strict):
     fp8_activations: bool = Field(default=False, description="kept for the backward in 8 bit, as of `training:`")
     expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
         default="nccl", description="what sends tokens to their experts and back, as of `training:`"
+    )
+    packed: tuple[Count, ...] = Field(
+        default=(), max_length=10_000, description="lengths of documents that fill a sequence, as of `training:`"
     )
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"

@@ -20,7 +20,7 @@ from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Columns, Number, where
 from commsim.training.mesh import default_expert_tp, divisors
 from commsim.training.model import Model
-from commsim.training.pipeline_schedules import wrong_counts
+from commsim.training.pipeline_schedules import v_shaped, wrong_counts
 from commsim.training.precision import Precision
 from commsim.training.spec import Step, broken
 
@@ -180,8 +180,9 @@ def _column(values: tuple[Any, ...], at: Int64) -> Number:
 
 
 def _wrong_schedule(step: Step) -> Number:
-    """Chunks are for the interleaved schedule, and a single stage has one schedule."""
-    chunked = (step.virtual_stages > 1) != (step.schedule == "interleaved_1f1b")
+    """Chunks are for the interleaved schedule and two for one in a V, and a single stage has one schedule."""
+    chunked = (step.virtual_stages > 1) != ((step.schedule == "interleaved_1f1b") | v_shaped(step.schedule))
+    chunked = chunked | broken(step, "virtual_stages")
     pipelined = (step.pp == 1) & (step.schedule != "1f1b")
     return chunked | pipelined | wrong_counts(step.schedule, step.pp, step.num_microbatches)
 
@@ -200,7 +201,7 @@ def default_axes(
         "precision": (),
         "seq_len": seq_lens,
         "global_batch_size": batches,
-        "schedule": ("1f1b", "interleaved_1f1b", "zb_h1", "gpipe", "dualpipe"),
+        "schedule": ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "gpipe", "dualpipe", "dualpipe_v"),
         "pp": divisors(world_size, min(model.layers, world_size)),
         "virtual_stages": tuple(chunks),
         "recompute": ("none", "selective", "full"),

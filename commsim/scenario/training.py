@@ -23,7 +23,7 @@ from commsim.training.compute import Values
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
-from commsim.training.pipeline_schedules import SCHEDULES, misfit
+from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, misfit
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step
 from commsim.training.stages import chunk_weights, chunks_of
@@ -43,8 +43,15 @@ class TrainingSpec(Strict):
     global_batch_size: Count = Field(description="sequences of one step")
     micro_batch_size: Count = Field(default=1, description="sequences of one pass")
     seq_len: Count | None = Field(default=None, description="tokens of a sequence; left out: the model's")
+    packed: tuple[Count, ...] = Field(
+        default=(),
+        max_length=10_000,
+        description="lengths in tokens of documents that fill a sequence, each as likely, to which attention is kept",
+    )
     mesh: MeshSpec = Field(default_factory=MeshSpec, description="how the ranks are cut")
-    virtual_stages: Count = Field(default=1, description="model chunks per pipeline stage")
+    virtual_stages: Count | None = Field(
+        default=None, description="model chunks per pipeline stage; left out: 2 with `zb_v` and `dualpipe_v`, else 1"
+    )
     stage_layers: tuple[int, ...] | None = Field(
         default=None,
         description=(
@@ -53,7 +60,11 @@ class TrainingSpec(Strict):
         ),
     )
     pipeline_schedule: str = Field(
-        default="1f1b", description="`naive`, `gpipe`, `1f1b`, `interleaved_1f1b`, `zb_h1` or `dualpipe`"
+        default="1f1b",
+        description=(
+            "`naive`, `gpipe`, `1f1b`, `interleaved_1f1b`, `zb_h1`, `dualpipe`, or in a V over two chunks of stages "
+            "`zb_v`, `dualpipe_v`"
+        ),
     )
     sequence_parallel: bool = Field(default=False, description="cut norms and residuals over tp")
     context_parallel: Literal["ring", "all_gather", "ulysses"] = Field(
@@ -106,7 +117,7 @@ class TrainingSpec(Strict):
     optimizer: str = Field(
         default="adam",
         description=(
-            "`adam`, `adamw`, `adam-bf16` and `adam-fp8` (moments of a precision-aware optimizer), `adam-8bit`, "
+            "`adam`, `adamw`, `muon`, `adam-bf16` and `adam-fp8` (a precision-aware optimizer's moments), `adam-8bit`, "
             "`paged-adam`, `paged-adam-8bit` (states that may leave the GPU), `sgd`, `sgd-momentum`, `adafactor`"
         ),
     )
@@ -168,7 +179,7 @@ class TrainingSpec(Strict):
     contention: bool = Field(default=True, description="transfers that share links slow each other down")
     overlap_ep: bool | None = Field(
         default=None,
-        description="experts' exchanges hide behind another micro-batch's pass; left out: with `dualpipe` only",
+        description="experts' exchanges hide behind another micro-batch's pass; left out: with DualPipe and DualPipeV",
     )
     offload: OffloadSpec | None = Field(default=None, description="states on the host or on drives")
     task: TaskSpec | None = Field(default=None, description="what the steps are for: days and dollars")
@@ -185,9 +196,12 @@ class TrainingSpec(Strict):
     def _names_exist(self) -> TrainingSpec:
         mesh, zero = self.mesh, self.zero_stage
         cuts_model, tuned = mesh.tp * mesh.pp * mesh.cp * mesh.ep > 1, self.finetune is not None
+        lora = self.finetune is not None and self.finetune.kind == "lora"
+        cut = mesh.cp * mesh.ep > 1 if lora else cuts_model
         served, offload = self.gradients == "parameter_server", self.offload
         known = f"found {self.pipeline_schedule!r}, expected one of {', '.join(SCHEDULES)}"
         server = "found parameter_server, expected all_reduce: a server is for zero_stage 0 and a mesh of dp only"
+        muon = "found muon, expected another one: it updates whole weights, on the GPU"
         uncut = "found offloaded parameters without zero_stage 3, which cuts them"
         sharded = refuse_sharded_gradients(zero, mesh.pp, self.framework)
         order = f"found {', '.join(mesh.order)}, expected {', '.join(ORDER)} in some order"
@@ -199,7 +213,8 @@ class TrainingSpec(Strict):
             (self.pipeline_schedule not in SCHEDULES, ("pipeline_schedule",), known),
             (offload and offload.parameters and zero < 3, ("offload", "parameters"), uncut),
             (served and (zero or cuts_model), ("gradients",), server),
-            (tuned and cuts_model, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp only"),
+            (self.optimizer == "muon" and (tuned or (offload and offload.optimizer)), ("optimizer",), muon),
+            (tuned and cut, ("finetune",), "found a mesh with tp, pp, cp or ep, expected dp, and of lora tp and pp"),
             (
                 tuned and zero in (1, 2),
                 ("finetune",),
@@ -241,7 +256,9 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         step = step_of(spec, topology, base_dir)
     except CommsimError as error:
         return [_placed(text) for text in str(error).split("; ")]
-    late = misfit(step.schedule, step.pp, step.num_microbatches, step.virtual_stages)
+    late = misfit(
+        step.schedule if step.pp > 1 else step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages
+    )
     heads = step.model.heads // step.tp
     uneven = f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"
     beyond = [stage for stage in spec.stragglers if not 0 <= stage < step.pp]
@@ -308,10 +325,10 @@ def precision_of(spec: TrainingSpec) -> Precision:
 
 
 _ALIKE = (
-    "micro_batch_size", "global_batch_size", "virtual_stages", "sequence_parallel", "zero_stage", "recompute",
+    "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
     "overlap_tp", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
-    "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward",
+    "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward", "packed",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
 
@@ -334,6 +351,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         ep=mesh.ep,
         expert_tp=mesh.expert_tp if architecture.moe else 1,
         schedule=spec.pipeline_schedule,
+        virtual_stages=spec.virtual_stages or (2 if spec.pipeline_schedule in V_SHAPED and mesh.pp > 1 else 1),
         shard_ranks=spec.shard_ranks or 0,
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
         gpus_per_node=topology.ranks_per_node,

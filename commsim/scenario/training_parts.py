@@ -72,7 +72,7 @@ class OffloadSpec(Strict):
 
 
 class FineTuneSpec(Strict):
-    """Training few weights beside a frozen base, on ranks that all hold the whole model or its shards."""
+    """Training few weights beside a frozen base, which all ranks hold or share; LoRA also goes with tp and pp."""
 
     kind: Kind = Field(description="`lora`, `qlora` (a 4-bit base), `adapters`, `prefix` or `prompt`")
     rank: Count = Field(default=16, description="of LoRA's matrices")

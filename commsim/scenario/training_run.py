@@ -58,7 +58,10 @@ def run_training(
     tune = finetune_of(spec, step)
     pcie = _host_rate(topology)
     if tune is not None:
-        memory, hints = finetune_step_memory(step, tune, offload), tuple(finetune_advice(step, tune, offload, pcie))
+        memory, hints = (
+            finetune_step_memory(step, tune, offload, spec.stage_layers),
+            tuple(finetune_advice(step, tune, offload, pcie)),
+        )
     else:
         memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
         hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
@@ -121,6 +124,7 @@ _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("capacity_factor", lambda s: s.model.moe is None, "the model has no experts"),
     ("context_parallel", lambda s: s.cp == 1, "cp = 1"),
     ("overlap_tp", lambda s: s.tp == 1, "tp = 1"),
+    ("packed", lambda s: not s.flash_attention, "an attention that is not fused makes all scores"),
     ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
     ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
     ("pipeline_schedule", lambda s: s.pp == 1, "pp = 1"),
@@ -177,7 +181,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
         layers=spec.stage_layers,
         capacity_factor=spec.capacity_factor,
         bucket_bytes=spec.bucket_size,
-        trainable=tune.trainable if tune is not None else 0.0,
+        trainable=tune.trainable / step.tp if tune is not None else 0.0,
+        adapters=tune.calls if tune is not None else (),
         parameter_server=spec.gradients == "parameter_server",
         values=values if spec.slowdown is None else {**values, "slowdown": spec.slowdown},
         stragglers=spec.stragglers or None,
@@ -189,7 +194,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     compute, update_s = compute_time(step, values), optimizer_time(step, values)
     if tune is not None:
         rate = step.accelerator.memory_bytes_per_s * values["hbm"]
-        compute, update_s = beside_base(compute, step, tune, rate), [update_seconds(tune, rate)]
+        compute = beside_base(compute, step, tune, rate)
+        update_s = update_seconds(step, tune, rate, spec.stage_layers)
     if offload is not None and offload.activations:
         compute = beside_copies(compute, step, plan, copied_bytes(step, plan, spec.framework, tune))
     return step_program(

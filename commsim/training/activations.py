@@ -76,7 +76,7 @@ def _read_bytes(step: Step) -> float:
 
 def _scores(step: Step, dropout: bool) -> Number:
     """Softmax's output; with dropout its mask and the dropped scores, too."""
-    elements = step.rank_tokens / step.tp * step.seq_len * step.model.heads
+    elements = step.rank_tokens / step.tp * step.seq_len * step.model.heads * step.model.attending_share
     a = step.precision.activation_bytes
     return elements * (2 * a + 1 if dropout else a)
 
@@ -87,9 +87,20 @@ def _attention(step: Step, whole: Number) -> Number:
     mine = step.rank_tokens / step.tp
     statistics = mine * model.heads * 4 if step.flash_attention else 0.0
     if model.mla is None:
-        return mine * (model.q_width + 2 * model.kv_width + model.value_width) * a + statistics
+        gate = model.q_width if model.attention_gate else 0
+        kept = mine * (model.q_width + 2 * model.kv_width + model.value_width + gate) * a + statistics
+        return model.attending_share * kept + model.linear_share * _scan(step)
     ranks = model.mla.q_lora_rank + model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
     return whole * ranks * a + mine * model.value_width * a + statistics + _up_projected(step, whole)
+
+
+def _scan(step: Step) -> Number:
+    """Of linear attention: inputs and results of the convolution, the gate, what the scan makes and what the gated norm
+    makes of it, and fp32 decays; states between chunks are made again (flash-linear-attention, mamba_ssm)."""
+    mix = step.model.recurrent
+    elements = 2 * mix.conv_width + 3 * mix.value_width
+    heads = mix.value_heads * (8.0 if mix.delta else 4.0)
+    return step.rank_tokens / step.tp * (elements * step.precision.activation_bytes + heads)
 
 
 def _up_projected(step: Step, whole: Number) -> Number:

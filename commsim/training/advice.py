@@ -196,15 +196,16 @@ def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
         if step.tp * 2 <= step.gpus_per_node:
             yield Remedy({"tp": step.tp * 2, "dp": step.dp // 2})
         yield Remedy({"pp": step.pp * 2, "dp": step.dp // 2})
-    if (offload is None or not offload.optimizer) and not step.frozen_weights:
+    if (offload is None or not offload.optimizer) and not step.frozen_weights and step.optimizer != "muon":
         yield Remedy({}, {"optimizer": True})
 
 
 def _changes_of_tune(step: Step, tune: FineTune, offload: Offload | None) -> Iterator[Remedy]:
-    if step.zero_stage < 3 and step.dp > 1:
+    alone = step.tp * step.pp == 1
+    if step.zero_stage < 3 and step.dp > 1 and step.pp == 1:
         yield Remedy({"zero_stage": 3})
     yield from _changes_of_pass(step, offload)
-    if not tune.quantised:
+    if not tune.quantised and alone:
         yield Remedy({}, quantised=True)
 
 

@@ -104,17 +104,22 @@ class Passes:
 
 
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
-    """Seconds of a product forward, of its inputs' gradient and of its weight gradient."""
+    """Seconds of a product forward, of its inputs' gradient (of both factors where both are inputs, and the product
+    again, as kernels of scans do that keep no states) and of its weight gradient."""
     rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
     width = 2.0 if g.wide else step.precision.gemm_bytes
 
     def seconds_of(m: Number, n: Number, k: Number, extra: Number = 0.0) -> Number:
+        """Of the mean layer."""
         traffic = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
         seconds = np.maximum(gemm_seconds(replace(g, m=m, n=n, k=k), rate, sms, values), traffic / hbm)
-        return where(m * n * k > 0, seconds, 0.0)
+        seconds = where(m * n * k > 0, seconds, 0.0)
+        return seconds if np.all(g.share == 1.0) else seconds * g.share
 
     forward = seconds_of(g.m, g.n, g.k)
     inputs = seconds_of(g.m, g.k, g.n)
+    if g.inner:
+        return forward, forward + inputs + seconds_of(g.k, g.n, g.m), 0.0  # what is not kept is made again
     weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
     return forward, inputs, where(step.frozen_weights, 0.0, weight)
 
@@ -133,9 +138,10 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     plain = a.flops / rate + moved
     fused_back = FUSED_BACKWARD_FLOPS / FUSED_BACKWARD_RATE * fused
     plain_back = 2.0 * a.flops / rate + SCORES_BACKWARD * moved
-    # Sliding windows with learned sinks (GPT-OSS) ran unfused in every second layer, as published times suggest, until
-    # the software that captures expert layers in CUDA graphs.
-    windowed = where((step.model.window > 0) & (step.cuda_graphs == 0), 0.5, 0.0)
+    # Sliding windows with learned sinks (GPT-OSS) ran unfused, as published times suggest, until the software that
+    # captures expert layers in CUDA graphs.
+    sinks = step.model.sinks & (step.cuda_graphs == 0)
+    windowed = where(sinks, step.model.window_layers / step.model.layers, 0.0)
     share = where(step.flash_attention, windowed, 1.0)
     return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
 

@@ -1,4 +1,8 @@
-"""Fine-tuning with frozen base weights: LoRA, QLoRA, adapters, prefixes and prompts, and what one GPU needs for it."""
+"""Fine-tuning with frozen base weights: LoRA, QLoRA, adapters, prefixes and prompts, and what one GPU needs for it.
+
+Tensor parallelism cuts LoRA's matrices as Megatron-Bridge does (`peft/utils.py`, `ParallelLinearAdapter`): beside a
+column-parallel matrix A and B by columns, beside a row-parallel one A by rows and B by columns.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from commsim.training.activations import layer_input, layer_kept, recomputed
-from commsim.training.memory import STASHED_INPUTS, StageMemory, StepMemory, logit_bytes
+from commsim.training.memory import (
+    STASHED_INPUTS,
+    StageMemory,
+    StepMemory,
+    in_flight,
+    kept_of_micro_batch,
+    logit_bytes,
+    step_memory,
+)
 from commsim.training.offload import Offload
 from commsim.training.spec import Step
+from commsim.training.stages import chunks_of
 from commsim.training.step_time import NORM_BYTES, UPDATE_BYTES
 
 if TYPE_CHECKING:
@@ -40,6 +53,39 @@ def scaled_kept(step: Step) -> float:
     return sum(2.0 * n_out for _, n_out in _widths(step, ("q", "k", "v", "o", "up", "gate", "down")))
 
 
+ROW_PARALLEL = ("o", "down")
+"""Matrices that tensor parallelism cuts by rows; the others it cuts by columns (Shoeybi et al. 2019)."""
+
+
+def lora_moved(step: Step, targets: Sequence[str]) -> float:
+    """Bytes per token and layer that a rank's products of LoRA read and write forward: 16-bit inputs, and outputs with
+    the sum of the base's. Beside a row-parallel matrix the output is whole, beside others the input."""
+    moved = 0.0
+    for target in targets:
+        for n_in, n_out in _widths(step, [target]):
+            rows = target in ROW_PARALLEL
+            moved += 2.0 * n_in / (step.tp if rows else 1) + 8.0 * n_out / (1 if rows else step.tp)
+    return moved
+
+
+def lora_calls(step: Step, rank: int, targets: Sequence[str]) -> tuple[tuple[str, float, int, int], ...]:
+    """(collective, elements per token, times forward, times backward) over tp of LoRA in a layer.
+
+    Columns: what A makes is gathered; backward sums B's input gradient, and A's where sequence parallelism does not.
+    Rows: what A makes is summed, what B makes is gathered; backward sums B's input gradient.
+    """
+    h, whole = float(step.model.hidden), 0 if step.sequence_parallel else 1
+    calls: list[tuple[str, float, int, int]] = []
+    for target in targets:
+        if not _widths(step, [target]):
+            continue
+        if target in ROW_PARALLEL:
+            calls += [("all_reduce", float(rank), 1, 1), ("all_gather", h, 1, 0)]
+        else:
+            calls += [("all_gather", float(rank), 1, 0), ("all_reduce", float(rank), 0, 1), ("all_reduce", h, 0, whole)]
+    return tuple(calls)
+
+
 def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
     """(inputs, outputs) of the targeted matrices of one layer; a gate only where the MLP has one."""
     model = step.model
@@ -61,7 +107,7 @@ class FineTune:
     """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
 
     ``moved_bytes``: what the trainable products beside the base read and write per token in a forward; ``kept_bytes``:
-    what they keep of a token and layer for the backward.
+    what they keep of a token and layer for the backward. ``calls``: `lora_calls`.
     """
 
     trainable: float
@@ -69,6 +115,8 @@ class FineTune:
     state_bytes: float = 16.0
     moved_bytes: float = 0.0
     kept_bytes: float = 0.0
+    inner: float = 0.0  # elements per token and layer between LoRA's matrices
+    calls: tuple[tuple[str, float, int, int], ...] = ()
 
     @property
     def quantised(self) -> bool:
@@ -94,9 +142,10 @@ def fine_tune(
     layers, h = step.model.layers, step.model.hidden
     states = step.precision.resident_state_bytes(step.optimizer)
     if kind in ("lora", "qlora"):
-        moved = layers * sum(2.0 * n_in + 8.0 * n_out for n_in, n_out in _widths(step, targets))
-        base = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0
-        return FineTune(lora_parameters(step, rank, targets), base, states, moved, lora_kept(step, targets))
+        moved, trained = layers * lora_moved(step, targets), lora_parameters(step, rank, targets)
+        base, inner = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0, float(rank * len(_widths(step, targets)))
+        calls = lora_calls(step, rank, targets) if step.tp > 1 else ()
+        return FineTune(trained, base, states, moved, lora_kept(step, targets), inner, calls)
     if kind == "adapters":
         return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), 2.0, states, layers * 2 * 10.0 * h)
     return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h, 2.0, states)
@@ -121,13 +170,43 @@ def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_p
     return seconds
 
 
-def update_seconds(tune: FineTune, memory_bytes_per_s: float) -> float:
-    """The optimizer's pass over the trainable weights, as over all others."""
-    return (UPDATE_BYTES + NORM_BYTES) * tune.trainable / memory_bytes_per_s
+def trained_of_stages(step: Step, tune: FineTune, layers: Sequence[int] | None = None) -> list[float]:
+    """Trainable weights on a rank of every stage: by its layers, cut by tp."""
+    held = [0.0] * step.pp
+    for chunk in chunks_of(step, layers):
+        held[chunk.stage] += tune.trainable / step.tp * chunk.layers / step.model.layers
+    return held
 
 
-def finetune_step_memory(step: Step, tune: FineTune, offload: Offload | None = None) -> StepMemory:
-    """`finetune_memory` as the one stage of a step; the base is cut over the ranks with ZeRO-3."""
+def update_seconds(
+    step: Step, tune: FineTune, memory_bytes_per_s: float, layers: Sequence[int] | None = None
+) -> list[float]:
+    """The optimizer's pass over every stage's trainable weights, as over all others."""
+    held = trained_of_stages(step, tune, layers)
+    return [(UPDATE_BYTES + NORM_BYTES) * trained / memory_bytes_per_s for trained in held]
+
+
+def _stages_memory(step: Step, tune: FineTune, offload: Offload | None, layers: Sequence[int] | None) -> StepMemory:
+    """Of a base that is cut by tp and pp: Megatron's memory of frozen weights, the trained ones with their states, and
+    what LoRA makes between its matrices; their inputs are those of the base, which are kept."""
+    base = step_memory(step, layers=layers, offload=offload)
+    inner = 0.0 if step.recompute == "full" else step.rank_tokens * tune.inner * step.precision.activation_bytes
+    stages = []
+    for stage, trained in zip(base.stages, trained_of_stages(step, tune, layers), strict=True):
+        share = trained * step.tp / max(tune.trainable, 1.0)
+        more = {"trainable states": trained * tune.state_bytes / (step.shards if step.zero_stage == 3 else 1)}
+        more["adapters"] = inner * step.model.layers * share * float(in_flight(step, stage.stage))
+        moments = {name: nbytes + sum(more.values()) for name, nbytes in stage.moments.items()}
+        stages.append(StageMemory(stage.stage, stage.parts | more, moments))
+    return StepMemory(tuple(stages), base.capacity)
+
+
+def finetune_step_memory(
+    step: Step, tune: FineTune, offload: Offload | None = None, layers: Sequence[int] | None = None
+) -> StepMemory:
+    """Of every stage; without tp and pp `finetune_memory` as the one stage, whose base ZeRO-3 cuts over the ranks."""
+    if step.tp * step.pp > 1:
+        return _stages_memory(step, tune, offload, layers)
     ranks = step.shards if step.zero_stage == 3 else 1
     parts = finetune_memory(step, tune, ranks=ranks, on_host=offload is not None and offload.activations)
     stage = StageMemory(0, parts, {"backward of a micro-batch": sum(parts.values())})
@@ -142,6 +221,8 @@ def _wide_parameters(step: Step) -> int:
 
 def kept_of_tune(step: Step, tune: FineTune) -> float:
     """Bytes that a micro-batch keeps for its backward."""
+    if step.tp * step.pp > 1:
+        return kept_of_micro_batch(step, "megatron")
     return _activations(step, tune)[0]
 
 

@@ -322,6 +322,7 @@ def in_flight(step: Step, stage: Number) -> Number:
     warmup = np.minimum(m * v, 2 * (pp - stage - 1) + (v - 1) * pp + 1)
     chunked = where((pp > 1) & (v > 1), where(m == pp, m * v, warmup) / v, plain)
     counts = {"naive": 1, "gpipe": m, "interleaved_1f1b": chunked, "dualpipe": np.minimum(m, pp + 1)}
+    counts |= {"zb_v": where(pp > 1, pp, 1), "dualpipe_v": where(pp > 1, pp + 0.5, 1)}  # both run 2 pp or more
     most = where((step.schedule == "1f1b") & (v > 1), chunked, plain)
     for schedule, count in counts.items():
         most = where(step.schedule == schedule, count, most)
@@ -339,6 +340,9 @@ def states(step: Step, soft: Software, weights: Weights, framework: Framework = 
         for name, (stage, nbytes) in each.items():
             cut = (zero >= stage) & ((name != "gradients") | (zero != 2) | (step.pp == 1))  # see `reduces_often`
             parts[name] = parts[name] + parameters * nbytes / where(cut, ranks, 1)
+    if step.optimizer == "muon":  # the second moment of what AdamW updates
+        more = (step.precision.optimizer_bytes("adamw") - step.optimizer_bytes) * live
+        parts["optimizer"] = parts["optimizer"] + more * weights.words / where(zero >= 1, step.shards, 1)
     return parts
 
 

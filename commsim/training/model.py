@@ -10,6 +10,7 @@ from typing import Any
 
 from commsim.document import read_documents
 from commsim.errors import ScenarioError
+from commsim.training.linear_attention import KINDS, NO_LINEAR, LinearAttention
 from commsim.training.names import beyond, model_key, size_key
 
 
@@ -58,7 +59,13 @@ class Model:
     kind: str = "decoder"  # decoder | encoder
     moe: Moe | None = None
     mla: Mla | None = None
-    window: int = 0  # sliding-window attention of every second layer, 0 where there is none
+    window: int = 0  # tokens that layers with a window attend to, 0 where there are none
+    window_layers: int = 0
+    chunked: bool = False  # windows stand still: a token attends to those of its chunk
+    sinks: bool = False  # learned attention sinks
+    linear: LinearAttention | None = None
+    attention_layers: int | None = None  # None: those that have no linear attention
+    attention_gate: bool = False  # attention's output is multiplied by a projection of its input
     published: float | None = None  # billions of parameters, as the source prints them
     left_out: str = ""  # what of the architecture these fields do not hold, so that times do not either
     source: str = ""
@@ -80,6 +87,14 @@ class Model:
             yield f"top_k = {self.moe.top_k}, expected 1 to {self.moe.experts} (experts)"
         if self.moe is not None and not 0 <= self.moe.dense_layers <= self.layers:
             yield f"dense_layers = {self.moe.dense_layers}, expected 0 to {self.layers} (layers)"
+        if not 0 <= self.window_layers <= self.layers or (self.window_layers > 0) != (self.window > 0):
+            yield f"window_layers = {self.window_layers}, expected 1 to {self.layers} with a window, and 0 without"
+        if self.linear is not None and self.linear.kind not in KINDS:
+            yield f"linear.kind = {self.linear.kind!r}, expected one of {', '.join(KINDS)}"
+        if self.linear is not None and self.linear.value_heads % max(self.linear.key_heads, 1):
+            yield f"linear.value_heads = {self.linear.value_heads}, expected a multiple of {self.linear.key_heads}"
+        if not 0 <= max(self.attending_layers, self.recurrent.layers) <= self.layers or self.attending_layers < 0:
+            yield f"linear.layers = {self.recurrent.layers}, expected up to {self.layers}, and the others to attend"
         for name, expected in _CHOICES.items():
             if getattr(self, name) not in expected:
                 yield f"{name} = {getattr(self, name)!r}, expected one of {', '.join(expected)}"
@@ -135,6 +150,32 @@ class Model:
         return self.mla or Mla(0, 0, 0, 0, 0)
 
     @property
+    def recurrent(self) -> LinearAttention:
+        """`linear`, or heads of 0: for formulas that count linear attention of any model."""
+        return self.linear or NO_LINEAR
+
+    @property
+    def linear_share(self) -> float:
+        """Mixers of linear attention over layers."""
+        return self.recurrent.layers / self.layers
+
+    @property
+    def attending_layers(self) -> int:
+        """Layers with attention; some may have linear attention as well, where one MLP follows both."""
+        return self.layers - self.recurrent.layers if self.attention_layers is None else self.attention_layers
+
+    @property
+    def attending_share(self) -> float:
+        """Attentions over layers."""
+        return self.attending_layers / self.layers
+
+    @property
+    def mixer_parameters(self) -> float:
+        """Weights of the mean layer's attention and linear attention."""
+        linear = self.recurrent.layers * self.recurrent.parameters(self.hidden)
+        return (self.attending_layers * self.attention_parameters + linear) / self.layers
+
+    @property
     def moe_layers(self) -> int:
         """Layers with experts."""
         return 0 if self.moe is None else self.layers - self.moe.dense_layers
@@ -145,7 +186,7 @@ class Model:
 
     @property
     def attention_parameters(self) -> int:
-        """Weights and biases of one layer's projections."""
+        """Weights and biases of the projections of an attention."""
         h = self.hidden
         if self.mla is not None:
             m = self.mla
@@ -156,7 +197,7 @@ class Model:
             return query + down + up + self.value_width * h
         qkv = self.q_width + 2 * self.kv_width
         bias = {"all": qkv + h, "qkv": qkv, "none": 0}[self.bias]
-        return h * qkv + self.q_width * h + bias
+        return h * qkv + self.q_width * h * (2 if self.attention_gate else 1) + bias
 
     def _mlp(self, width: int) -> int:
         matrices = self.up_matrices + 1
@@ -189,15 +230,15 @@ class Model:
         return self.hidden * (2 if self.norm == "layernorm" and self.bias != "none" else 1)
 
     @property
-    def dense_layer_parameters(self) -> int:
-        """Weights of a layer with an ordinary MLP."""
-        return self.attention_parameters + self.mlp_parameters + 2 * self.norm_parameters
+    def dense_layer_parameters(self) -> float:
+        """Weights of the mean layer with an ordinary MLP."""
+        return self.mixer_parameters + self.mlp_parameters + 2 * self.norm_parameters
 
     @property
-    def unrouted_parameters(self) -> int:
-        """Weights of a layer with experts, without the routed ones."""
+    def unrouted_parameters(self) -> float:
+        """Weights of the mean layer with experts, without the routed ones."""
         shared = self.shared_expert_parameters + self.router_parameters
-        return self.attention_parameters + shared + 2 * self.norm_parameters
+        return self.mixer_parameters + shared + 2 * self.norm_parameters
 
     @property
     def routed_parameters(self) -> int:
@@ -218,7 +259,7 @@ class Model:
         """All weights."""
         inside = (self.layers - self.moe_layers) * self.dense_layer_parameters
         inside += self.moe_layers * (self.unrouted_parameters + self.routed_parameters)
-        return inside + self.embedding_parameters + self.output_parameters + self.norm_parameters
+        return round(inside) + self.embedding_parameters + self.output_parameters + self.norm_parameters
 
     def active_parameters(self) -> int:
         """Weights that a token meets: of the experts only `top_k`."""
@@ -239,8 +280,8 @@ _PRESETS = Path(__file__).with_name("models.yaml")
 def build_model(name: str, entry: dict[str, Any]) -> Model:
     """A Model from the fields of a mapping, such as an entry of `models.yaml`."""
     fields = {k: v for k, v in entry.items() if k != "aliases"}
-    moe, mla = fields.pop("moe", None), fields.pop("mla", None)
-    return Model(name, **fields, moe=Moe(**moe) if moe else None, mla=Mla(**mla) if mla else None)
+    parts = (("moe", Moe), ("mla", Mla), ("linear", LinearAttention))
+    return Model(name, **fields | {part: kind(**fields[part]) for part, kind in parts if fields.get(part)})
 
 
 @lru_cache(maxsize=1)

@@ -16,11 +16,8 @@ _TUNED = re.compile(r"instruct|chat|base|hf|it|pt|thinking|preview|fp8|bf16|v0\.
 _ACTIVE = re.compile(r"-a\d+b$")
 
 BEYOND = {
-    "qwen3next": "3 of its 4 layers have linear attention (Gated DeltaNet)",
-    "qwen3.5": "3 of its 4 layers have linear attention (Gated DeltaNet)",
-    "nemotron3nano": "most of its layers are Mamba-2",
-    "nemotron3super": "most of its layers are Mamba-2",
-    "nemotron3ultra": "most of its layers are Mamba-2",
+    "nemotron3super": "its experts work in a latent space",
+    "nemotron3ultra": "its experts work in a latent space",
 }
 """By the beginning of a key what in its config.json keeps a model from having attention and an MLP in every layer."""
 

@@ -7,17 +7,19 @@ expert, after tokens have been exchanged among the ep ranks (GShard, arXiv:2006.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from commsim.training.columns import Number, where
+from commsim.training.model import Model
 from commsim.training.spec import Steps
 
 
 @dataclass(frozen=True, eq=False)
 class Gemm:
-    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4."""
+    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4. Of `inner` ones no
+    factor is a weight. A layer in `share` has them."""
 
     name: str
     m: Number
@@ -25,6 +27,8 @@ class Gemm:
     k: Number
     groups: Number = 1.0
     wide: bool = False
+    inner: bool = False
+    share: Number = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,44 +86,102 @@ class Layer:
 
 
 def attention_gemms(step: Steps) -> tuple[Gemm, ...]:
-    """Projections before and after the attention core; those of latent attention are empty where there is none."""
+    """Projections before and after the attention core, and of linear attention; those of latent attention are empty
+    where there is none."""
     model, latent, tp, t = step.model, step.model.latent, step.tp, step.rank_tokens
     low = latent.kv_lora_rank > 0
     qk = model.heads * model.qk_head_dim
     down = latent.q_lora_rank + latent.kv_lora_rank + latent.qk_rope_head_dim
     up = model.heads * (latent.qk_nope_head_dim + model.v_head_dim)
-    return (
-        Gemm("qkv", t, where(low, 0, model.value_width + 2 * model.kv_width) / tp, model.hidden),
+    query = model.value_width * where(model.attention_gate, 2, 1)
+    gemms = (
+        Gemm("qkv", t, where(low, 0, query + 2 * model.kv_width) / tp, model.hidden),
         Gemm("latent_down", t, where(low, down, 0), model.hidden),
         Gemm("query_up", t, where(low, qk, 0) / tp, where(latent.q_lora_rank > 0, latent.q_lora_rank, model.hidden)),
         Gemm("kv_up", t, where(low, up, 0) / tp, latent.kv_lora_rank),
         Gemm("projection", t, model.hidden, model.value_width / tp),
     )
+    if not np.any(model.linear_share > 0):
+        return gemms
+    return (*(replace(g, share=model.attending_share) for g in gemms), *linear_gemms(step))
+
+
+def linear_gemms(step: Steps) -> tuple[Gemm, ...]:
+    """Projections of linear attention and, chunk by chunk and head by head, the products of its scan.
+
+    Scores of queries by keys and their values, the state that a chunk adds to and what it reads of it (Dao & Gu 2024,
+    section 6; scores once per group of heads); the delta rule also has scores of keys by keys, which the inverse of its
+    triangle turns into keys and values, and what these read of the state (Yang et al. 2024, equations 8 to 10).
+    """
+    model, mix, tp, t = step.model, step.model.recurrent, step.tp, step.rank_tokens
+    chunk = np.maximum(mix.chunk, 1)
+    heads = mix.value_heads / tp * t / chunk
+    twice = where(mix.delta, 2.0, 1.0)
+    per_group = mix.key_heads / np.maximum(mix.value_heads, 1)
+    inside = (
+        ("scan_scores", chunk, chunk, mix.key_dim, heads * where(mix.delta, 2.0, per_group)),
+        ("scan_keys", chunk, mix.key_dim, chunk, heads * where(mix.delta, 1.0, 0.0)),
+        ("scan_values", chunk, mix.value_dim, chunk, heads * twice),
+        ("scan_reads", chunk, mix.value_dim, mix.key_dim, heads * twice),
+        ("scan_adds", mix.key_dim, mix.value_dim, chunk, heads),
+    )
+    share = model.linear_share
+    return (
+        Gemm("linear_in", t, mix.input_width / tp, model.hidden, share=share),
+        *(Gemm(name, m, n, k, groups, True, True, share) for name, m, n, k, groups in inside),
+        Gemm("linear_out", t, model.hidden, mix.value_width / tp, share=share),
+    )
+
+
+def attended_span(model: Model, length: Number, causal: Number) -> Number:
+    """Tokens that one of a sequence attends to, the mean over sequence and layers; ``causal``: to none after it.
+
+    Of a sliding window w, whose start is short, w - w (w - 1) / (2 length); in chunks as in sequences so long.
+    """
+    whole = where(causal, (length + 1) / 2, length)
+    if not np.any(model.window_layers > 0):
+        return whole
+    width = where(model.window > 0, np.minimum(model.window, length), length)
+    slid = width - where(causal, width * (width - 1) / (2 * length), 0.0)
+    near = where(model.chunked, where(causal, (width + 1) / 2, width), slid)
+    share = model.window_layers / np.maximum(model.attending_layers, 1)
+    return (1 - share) * whole + share * near
 
 
 def attention_core(step: Steps) -> Attention:
-    """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles."""
-    model, seq, t = step.model, step.seq_len, step.rank_tokens
-    span = where(model.causal, (seq + 1) / 2, seq)
-    windowed = np.minimum(span, where(model.window > 0, model.window, np.inf))
-    span = (span + windowed) / 2  # every second layer, or the same
-    heads = model.heads / step.tp
+    """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles, and
+    packed documents leave those of their own."""
+    model, seq, t, attended = step.model, step.seq_len, step.rank_tokens, step.attended_len
+    span = attended_span(model, attended, model.causal)
+    heads = model.heads / step.tp * model.attending_share
     widths = model.qk_head_dim + model.v_head_dim
-    flops = 2.0 * t * where(step.flash_attention, span, seq) * heads * widths
-    nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp
-    return Attention("attention", flops, t * seq * heads, nbytes, seq, model.qk_head_dim)
+    flops = 2.0 * t * where(step.flash_attention, span * step.busiest_attention, seq) * heads * widths
+    nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp * model.attending_share
+    return Attention(
+        "attention", flops, t * seq * heads, nbytes, where(step.flash_attention, attended, seq), model.qk_head_dim
+    )
 
 
 def _elementwise(step: Steps, activated: Number, quantised: Number) -> dict[str, Number]:
     """Bytes of what every layer has: norms with their residual additions, the activation function of so many elements,
     rotary embedding, and casts of so many inputs of narrow products (read 16 bit, write 8 bit and its transpose)."""
     norm = where(step.flash_attention, FUSED_NORM_BYTES, PLAIN_NORM_BYTES)
-    return {
+    made = {
         "norms": step.rank_tokens * step.model.hidden * norm / step.sequence_cut,
         "activation": activated * where(step.model.gated_mlp, GATED_BYTES, PLAIN_BYTES),
-        "rotary": step.rank_tokens * _qkv_width(step) / step.tp * ROTARY_BYTES,
+        "rotary": step.rank_tokens * _qkv_width(step) / step.tp * ROTARY_BYTES * step.model.attending_share,
         "casts": quantised * where(step.precision.narrow, 3.0, 0.0),
     }
+    if np.any(step.model.linear_share > 0):
+        made["scan"] = step.rank_tokens / step.tp * step.model.linear_share * _scan_bytes(step)
+    return made
+
+
+def _scan_bytes(step: Steps) -> Number:
+    """Bytes per token of a linear attention's convolution (16 bit read and written), of its queries' and keys' norms
+    with the delta rule, and of its gated norm: what the scan made and the gate read, one written."""
+    mix = step.model.recurrent
+    return 4.0 * mix.conv_width + where(mix.delta, 8.0, 0.0) * mix.key_width + 6.0 * mix.value_width
 
 
 def _qkv_width(step: Steps) -> Number:
@@ -177,6 +239,11 @@ def logits(step: Steps) -> tuple[Gemm, Number]:
 
 
 def _kernels(step: Steps) -> Number:
-    """Kernels of a dense layer's forward pass: 16 fused, 24 with an unfused attention, 4 more with tp."""
+    """Kernels of a dense layer's forward pass: 16 fused, 24 with an unfused attention, 4 more with tp.
+
+    In place of attention's one kernel a scan has a convolution and five (mamba_ssm, `ssd_combined.py`), the delta rule
+    also two norms and one more (flash-linear-attention, `gated_delta_rule/chunk.py`).
+    """
     alone = where(softmax_alone(step), SOFTMAX_ALONE_KERNELS, 0.0)
-    return where(step.flash_attention, 16.0, 24.0) + where(step.tp > 1, 4.0, 0.0) + alone
+    scans = step.model.linear_share * where(step.model.recurrent.delta, 8.0, 5.0)
+    return where(step.flash_attention, 16.0, 24.0) + where(step.tp > 1, 4.0, 0.0) + alone + scans

@@ -29,6 +29,7 @@ OPTIMIZER_BYTES = {
     "sgd": 0.0,
     "sgd-momentum": 4.0,
     "adafactor": 0.0,
+    "muon": 4.0,  # its momentum; embedding and output have the moments of adamw
 }
 """Bytes of state per parameter beside the master weight. Adafactor keeps a row and a column per matrix: none per
 parameter. The block constants of 8-bit states add 4 bytes per 256 parameters and state, below 2 %."""

@@ -64,4 +64,4 @@ def _made(table: dict[str, tuple[str, ...]], name: str, present: dict[str, Numbe
 
 def _flops(layer: Layer) -> dict[str, Number]:
     """Half of every product's FLOPs by its name."""
-    return {g.name: g.m * g.n * g.k * g.groups for g in layer.gemms}
+    return {g.name: g.m * g.n * g.k * g.groups * g.share for g in layer.gemms}

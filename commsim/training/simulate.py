@@ -35,7 +35,8 @@ class StepCosts:
     """What the simulation needs beside the schedule: flows between stages and of gradients, and fixed times.
 
     ``sends[src stage, dst stage]``; ``reduces[stage]`` lists, for each chunk of the stage, its gradient buckets in the
-    order in which they fill; ``gathers[stage]`` the parameters' way back (ZeRO-1 and 2). ``optimizer_s`` per stage.
+    order in which they fill; ``gathers[stage]`` Muon's momenta, and the parameters' way back (ZeRO-1 and 2).
+    ``optimizer_s`` per stage.
     ``inside[stage, chunk, kind]``: what a pass exchanges over cards that others use as well.
     """
 

@@ -20,7 +20,8 @@ from commsim.training.columns import Columns, Number, where
 from commsim.training.model import Model
 from commsim.training.offload import Offload
 from commsim.training.overlap import IDEAL
-from commsim.training.pipeline_schedules import SCHEDULES
+from commsim.training.packing import attended_length, busiest
+from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, v_shaped
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
 
@@ -88,6 +89,7 @@ class Step:
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
     context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
+    packed: tuple[int, ...] = ()  # lengths of documents that fill sequences, a sample of them; none: a sequence is one
 
     def __post_init__(self) -> None:
         if any(isinstance(getattr(self, f.name), (np.ndarray, Columns)) for f in fields(self)):
@@ -117,6 +119,21 @@ class Step:
         return self.micro_batch_size * self.seq_len // self.cp
 
     @property
+    def attended_len(self) -> Number:
+        """Length of the sequences that take as much of a fused attention as those of the step."""
+        return attended_length(self.packed) if self.packed else self.seq_len
+
+    @property
+    def busiest_attention(self) -> Number:
+        """Attention's work of the replica that the others wait for, over the mean: they meet once a step, or in every
+        micro-batch where they exchange parameters or tokens."""
+        if not self.packed:
+            return 1.0
+        often = (self.zero_stage == 3) | (self.ep > 1)
+        tokens = self.micro_batch_size * self.seq_len * where(often, 1, self.num_microbatches)
+        return busiest(self.packed, tokens, self.dp)
+
+    @property
     def sequence_cut(self) -> Number:
         """Ranks among which norms and residuals are cut: tp with sequence parallelism, else 1."""
         return where(self.sequence_parallel, self.tp, 1)
@@ -133,8 +150,22 @@ class Step:
 
     @property
     def run_schedule(self) -> str:
-        """The schedule of one step by its own name: 1F1B over several chunks of a stage is the interleaved one."""
+        """The schedule of one step by its own name: 1F1B over several chunks of a stage is the interleaved one, and on
+        one stage nothing comes back."""
+        if self.pp == 1 and self.schedule in V_SHAPED:
+            return "1f1b"
         return "interleaved_1f1b" if self.virtual_stages > 1 and self.schedule == "1f1b" else self.schedule
+
+    @property
+    def v_shaped(self) -> Number:
+        """Whether micro-batches go down through one chunk of the stages and up through the other: the first stage
+        has both the embedding and the output."""
+        return v_shaped(self.schedule) & (self.pp > 1)
+
+    @property
+    def pairs_passes(self) -> Number:
+        """Whether forwards run beside backwards of other micro-batches, so that each hides what the other exchanges."""
+        return (self.schedule == "dualpipe") | (self.schedule == "dualpipe_v")
 
     @property
     def nvlink_domain(self) -> int:
@@ -204,7 +235,8 @@ class StepPlan:
     layers: Sequence[int] | None = None  # of each chunk, None: `split_layers`
     capacity_factor: float | None = None
     bucket_bytes: float | None = None  # None: Megatron-LM's
-    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed
+    trainable: float = 0.0  # parameters beside a frozen base whose gradients are summed, of a rank's layers together
+    adapters: tuple[tuple[str, float, int, int], ...] = ()  # what they exchange: `finetune.lora_calls`
     parameter_server: bool = False  # gradients go to one process on the first host and parameters come from it
     values: Mapping[str, float] = field(default_factory=lambda: IDEAL)  # what stays in the open: `overlap`
     stragglers: Mapping[int, float] | None = None
@@ -219,7 +251,7 @@ class StepPlan:
 
     def overlaps_ep(self, step: Step) -> bool:
         """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""
-        return step.schedule == "dualpipe" if self.overlap_ep is None else self.overlap_ep
+        return bool(step.pairs_passes) if self.overlap_ep is None else self.overlap_ep
 
     @property
     def fetches(self) -> Offload | None:
@@ -276,9 +308,24 @@ RULES = (
         lambda s: f"seq_len = {s.seq_len}, expected a multiple of cp = {s.cp}",
     ),
     StepRule(
+        "seq_len",
+        lambda s: s.seq_len < max(s.packed, default=0),
+        lambda s: f"packed = {max(s.packed)}, expected lengths up to seq_len = {s.seq_len}",
+    ),
+    StepRule(
         "tp",
         lambda s: s.model.heads % s.tp != 0,
         lambda s: f"tp = {s.tp}, expected a divisor of heads = {s.model.heads}",
+    ),
+    StepRule(
+        "tp",
+        lambda s: s.model.recurrent.key_heads % s.tp != 0,
+        lambda s: f"tp = {s.tp}, expected a divisor of key heads of linear attention = {s.model.recurrent.key_heads}",
+    ),
+    StepRule(
+        "seq_len",
+        lambda s: (s.cp > 1) & (s.model.linear_share > 0),
+        lambda s: f"cp = {s.cp}, expected 1: how linear attention passes its state between ranks is not modelled",
     ),
     # The embedding and the output may be stages of their own.
     StepRule("pp", lambda s: s.pp * s.virtual_stages > s.model.layers + 2, _chunks),
@@ -286,6 +333,11 @@ RULES = (
         "virtual_stages",
         lambda s: (s.virtual_stages > 1) & (s.pp == 1),
         lambda s: f"virtual_stages = {s.virtual_stages}, expected 1 without a pipeline (pp = 1)",
+    ),
+    StepRule(
+        "virtual_stages",
+        lambda s: s.v_shaped & (s.virtual_stages != 2),
+        lambda s: f"virtual_stages = {s.virtual_stages}, expected 2 with {s.schedule}: every stage has two chunks",
     ),
     StepRule(
         "sequence_parallel",

@@ -42,6 +42,7 @@ class Weights:
 
     dense: Number
     expert: Number
+    words: Number = 0.0  # of the dense ones those of embedding and output
 
     @property
     def total(self) -> Number:
@@ -70,11 +71,13 @@ def split_layers(layers: int, chunks: int) -> list[int]:
 
 def chunks_of(step: Step, layers: Sequence[int] | None = None) -> list[Chunk]:
     """The chunks in the order in which a forward passes them; ``layers`` overrides how many each has."""
-    return chunks_in_order(step.model, step.pp, step.virtual_stages, layers)
+    return chunks_in_order(step.model, step.pp, step.virtual_stages, layers, v_shaped=bool(step.v_shaped))
 
 
-def chunks_in_order(model: Model, pp: int, virtual_stages: int, layers: Sequence[int] | None = None) -> list[Chunk]:
-    """`chunks_of` for so many stages and chunks of each."""
+def chunks_in_order(
+    model: Model, pp: int, virtual_stages: int, layers: Sequence[int] | None = None, *, v_shaped: bool = False
+) -> list[Chunk]:
+    """`chunks_of` for so many stages and chunks of each; ``v_shaped``: every second round goes back up the stages."""
     number = pp * virtual_stages
     counts = split_layers(model.layers, number) if layers is None else list(layers)
     if len(counts) != number or sum(counts) != model.layers or min(counts) < 0:
@@ -84,9 +87,13 @@ def chunks_in_order(model: Model, pp: int, virtual_stages: int, layers: Sequence
         )
     last = list(accumulate(counts))
     return [
-        Chunk(i % pp, i // pp, end - count, end, i == 0, i == number - 1)
+        Chunk(_stage(i, pp, v_shaped), i // pp, end - count, end, i == 0, i == number - 1)
         for i, (count, end) in enumerate(zip(counts, last, strict=True))
     ]
+
+
+def _stage(chunk: int, pp: int, v_shaped: bool) -> int:
+    return pp - 1 - chunk % pp if v_shaped and chunk // pp % 2 else chunk % pp
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,20 +125,20 @@ def telling_stages(step: Steps) -> list[tuple[Number, Share]]:
     They are the first two, the first of those between with most layers (of experts, where there are), and the last.
     """
     models, of = ((step.model,), 0) if isinstance(step.model, Model) else step.model.distinct
-    cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages))
-    unique, inverse = np.unique(cuts.reshape(3, -1), axis=1, return_inverse=True)
-    held = np.array([_layers_of_stages(models[i], pp, v) for i, pp, v in unique.T.tolist()])
+    cuts = np.stack(np.broadcast_arrays(of, step.pp, step.virtual_stages, step.v_shaped))
+    unique, inverse = np.unique(cuts.reshape(4, -1), axis=1, return_inverse=True)
+    held = np.array([_layers_of_stages(models[i], pp, v, bool(bent)) for i, pp, v, bent in unique.T.tolist()])
     held = held[inverse.reshape(cuts.shape[1:])]
     return [
-        (stage, Share(dense, moe, stage == 0, stage == step.pp - 1))
+        (stage, Share(dense, moe, stage == 0, stage == where(step.v_shaped, 0, step.pp - 1)))
         for stage, dense, moe in (np.moveaxis(held[..., i, :], -1, 0) for i in range(held.shape[-2]))
     ]
 
 
 @lru_cache(maxsize=4096)
-def _layers_of_stages(model: Model, pp: int, virtual_stages: int) -> tuple[tuple[int, int, int], ...]:
+def _layers_of_stages(model: Model, pp: int, virtual_stages: int, v_shaped: bool) -> tuple[tuple[int, int, int], ...]:
     """(stage, dense layers, expert layers) of each of `telling_stages`."""
-    chunks = chunks_in_order(model, pp, virtual_stages)
+    chunks = chunks_in_order(model, pp, virtual_stages, v_shaped=v_shaped)
     shares, second = [share_of(model, [c for c in chunks if c.stage == s]) for s in range(pp)], min(1, pp - 1)
     most = max(range(second, max(pp - 1, second + 1)), key=lambda s: (shares[s].moe, shares[s].layers))
     return tuple((s, shares[s].dense, shares[s].moe) for s in (0, second, most, pp - 1))
@@ -144,15 +151,15 @@ def weights_of(step: Step, share: Share) -> Weights:
     """
     model, tp = step.model, step.tp
     norms = 2 * model.norm_parameters
-    dense = (model.attention_parameters + model.mlp_parameters) / tp + norms
-    beside = (model.attention_parameters + model.shared_expert_parameters) / tp + norms + model.router_parameters
+    dense = (model.mixer_parameters + model.mlp_parameters) / tp + norms
+    beside = (model.mixer_parameters + model.shared_expert_parameters) / tp + norms + model.router_parameters
     word = model.vocab * model.hidden
     positions = model.seq_len * model.hidden if model.positions == "learned" else 0
     copied = (share.embeds == 0) & model.tied_embeddings
     output = where(copied, word, model.output_parameters) / tp + model.norm_parameters
     ends = share.embeds * (word / tp + positions) + share.outputs * output
     experts = share.moe * model.routed_parameters / (step.ep * step.expert_tp)
-    return Weights(share.dense * dense + share.moe * beside + ends, experts)
+    return Weights(share.dense * dense + share.moe * beside + ends, experts, ends)
 
 
 def chunk_weights(step: Step, chunk: Chunk) -> Weights:

@@ -13,6 +13,7 @@ from commsim.errors import InfeasibleError
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.flows import Axes, Flow, FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
+from commsim.training.muon import gathered_bytes
 from commsim.training.overlap import added
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
@@ -92,7 +93,12 @@ def step_program(
     machine = StepCosts(
         sends=_sends(step, mesh, builder, order),
         reduces=_reduces(step, mesh, builder, places, plan, topology),
-        gathers=_gathers(step, mesh, builder, places, works, plan),
+        gathers=[
+            [*momenta, *parameters]
+            for momenta, parameters in zip(
+                _momenta(step, mesh, builder), _gathers(step, mesh, builder, places, works, plan), strict=True
+            )
+        ],
         optimizer_s=host_updates(step, places, plan) if plan.offload and plan.offload.optimizer else optimizer_s,
         overlap_dp=step.overlap_dp,
         overlap_pp=step.overlap_pp,
@@ -186,9 +192,11 @@ def _reduces(
     """Buckets of every chunk's gradients; under ZeRO-3, whose passes carry them, sums over the groups of HSDP."""
     per_stage: list[list[list[Flow]]] = [[[] for _ in range(1 + max(c.chunk for c in chunks))] for _ in range(step.pp)]
     if step.frozen_weights:
-        nbytes = plan.trainable * step.precision.gradient_bytes
-        if nbytes and step.dp > 1:
-            per_stage[0][0].append(_collective(builder, mesh, "all_reduce", nbytes, 0, (("dp", "cp"), 0, 1)))
+        for chunk in chunks:
+            nbytes = trained_of(step, chunk, plan) * step.precision.gradient_bytes
+            if nbytes and step.dp > 1:
+                flow = _collective(builder, mesh, "all_reduce", nbytes, chunk.stage, (("dp", "cp"), 0, 1))
+                per_stage[chunk.stage][chunk.chunk].append(flow)
         return per_stage
     if step.zero_stage == 3:  # once per step, and only what several groups have a copy of
         for chunk in chunks:
@@ -207,6 +215,11 @@ def _reduces(
                 flows = _summed(step, mesh, builder, nbytes / number, chunk.stage, axes)
             per_stage[chunk.stage][chunk.chunk] += flows * number
     return per_stage
+
+
+def trained_of(step: Step, chunk: Chunk, plan: StepPlan) -> float:
+    """Weights beside a frozen base that a rank trains in a chunk."""
+    return plan.trainable * chunk.layers / step.model.layers
 
 
 def _summed(
@@ -269,6 +282,23 @@ def _gathers(
             flow = _collective(builder, mesh, "all_gather", nbytes, chunk.stage, _shares(step, axes))
             per_stage[chunk.stage].append(flow)
     return [_left_open(step, stage, flows, works, plan) for stage, flows in enumerate(per_stage)]
+
+
+def momentum_calls(step: Step) -> list[tuple[str, float, tuple[str, ...]]]:
+    """(collective, bytes, axes) of what a rank gathers for Muon's update of the mean stage; nothing of others."""
+    if step.optimizer != "muon":
+        return []
+    collective = "all_to_all" if step.zero_stage == 3 else "all_gather"
+    copied = zip(gathered_bytes(step), (("dp", "cp"), ("edp",)), strict=True)
+    return [(collective, float(nbytes), axes) for nbytes, axes in copied if nbytes]
+
+
+def _momenta(step: Step, mesh: Mesh, builder: FlowBuilder) -> list[list[Flow]]:
+    calls = momentum_calls(step)
+    return [
+        [_collective(builder, mesh, name, nbytes, stage, _shares(step, axes)) for name, nbytes, axes in calls]
+        for stage in range(step.pp)
+    ]
 
 
 def hides_parameters(step: Step) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from commsim.training.dispatch import (
     dispatch_seconds,
     dispatch_values,
 )
+from commsim.training.muon import gathered_bytes, orthogonalise_seconds
 from commsim.training.overlap import added
 from commsim.training.recompute import module_shares
 from commsim.training.spec import Steps
@@ -178,13 +180,13 @@ def _tensor_parallel(step: Steps, v: Values) -> Number:
 def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
     """Dispatch and combine, forward and backward; with expert_tp > 1 their ranks gather tokens and sum, too.
 
-    DualPipe runs them beside another micro-batch's pass.
+    DualPipe and DualPipeV run them beside another micro-batch's pass.
     """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
     rounds = where(step.recompute == "full", 3.0, 2.0)  # the forward's again
     exchanged = rounds * sum(expert_exchange_seconds(step, v))
     summed = 2.0 * rounds * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
-    least = where(step.schedule == "dualpipe", 0.0, v["exposed_ep"])
+    least = where(step.pairs_passes, 0.0, v["exposed_ep"])
     summed = where(step.overlap_tp, added(summed, compute, v["exposed_tp"], v["slowdown"]), summed)
     return added(exchanged, compute, least, expert_slowdown(step, v)) + summed
 
@@ -256,13 +258,38 @@ def _bubble(step: Steps, whole: Number, stage: Number, weight: Number, back: Num
     `weight`: the mean stage's for weight gradients, `back`: the backward's share of its passes.
 
     1F1B, GPipe: the other stages' passes; interleaved: 1/v of it. ZB-H1: (p - 1)(F + B - 2 W) (Qi et al. 2023, table
-    2). DualPipe: (p/2 - 1)(F&B + B - 3 W) (DeepSeek-AI 2024, table 2).
+    2). DualPipe: (p/2 - 1)(F&B + B - 3 W) (DeepSeek-AI 2024, table 2); DualPipeV, whose 2 p chunks take half as long:
+    (p - 1)(F&B + B - 3 W). ZB-V: `zb_v_bubble`.
     """
     passes = whole / step.pp
-    dual = np.maximum(step.pp / 2.0 - 1.0, 0.0) * np.maximum(passes * (1.0 + back) - 3.0 * weight, 0.0)
-    plain = (whole - stage) / step.virtual_stages
-    zero = where(step.schedule == "zb_h1", (step.pp - 1.0) * np.maximum(passes - 2.0 * weight, 0.0), plain)
-    return where(step.schedule == "dualpipe", dual, zero)
+    rounds = where(step.v_shaped, (step.pp - 1.0) / 2.0, np.maximum(step.pp / 2.0 - 1.0, 0.0))
+    bubble = (whole - stage) / step.virtual_stages
+    bubble = where(step.schedule == "zb_h1", (step.pp - 1.0) * np.maximum(passes - 2.0 * weight, 0.0), bubble)
+    dual = rounds * np.maximum(passes * (1.0 + back) - 3.0 * weight, 0.0)
+    bubble = where(step.pairs_passes, dual, bubble)
+    if np.any(step.schedule == "zb_v"):
+        inputs = passes * back - weight
+        of_v = zb_v_bubble(step.pp, passes * (1.0 - back) / 2.0, inputs / 2.0, weight / 2.0)
+        bubble = where(step.schedule == "zb_v", of_v, bubble)
+    return bubble
+
+
+def zb_v_bubble(pp: Number, f: Number, i: Number, w: Number) -> Number:
+    """Idle seconds of ZB-V from the first stage's start to the last's end, of the seconds of a chunk's F, I and W.
+
+    The paths through the order of `zb_v` that are longer than 2 m (F + I + W) for some F, I and W, m >= 2 p: where
+    all are alike the last stage starts (p - 1) F late and nobody is idle between (Qi et al. 2024 count only that).
+    """
+    n = pp - 1.0
+    paths = (
+        n * i,  # down with the last inputs' gradients
+        2.0 * n * (i - w),
+        np.maximum(f, i) + (n - 1.0) * w,
+        (2.0 * n - 1.0) * f - (n - 1.0) * i,
+        (2.0 * n - 1.0) * f + i - 2.0 * n * w,
+        2.0 * n * f - np.minimum(n * i + w, (2.0 * n + 1.0) * w),
+    )
+    return where(pp > 1, reduce(np.maximum, paths), 0.0)
 
 
 # -- gradients and update ---------------------------------
@@ -273,7 +300,7 @@ def stage_parameters(step: Steps) -> tuple[Number, Number]:
     model, moe = step.model, step.model.moe_layers
     layers = ((model.layers - moe) * model.dense_layer_parameters + moe * model.unrouted_parameters) / step.pp
     output, embedding = model.vocab * model.hidden, model.embedding_parameters
-    vocabulary = where(step.pp > 1, output, embedding + output * (embedding != output))
+    vocabulary = where((step.pp > 1) & (step.v_shaped == 0), output, embedding + output * (embedding != output))
     return (layers + vocabulary) / step.tp, moe * model.routed_parameters / (step.pp * step.ep * step.expert_tp)
 
 
@@ -302,13 +329,22 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
     sharded = 2.0 * param + grad + launch
     each = where(step.overlap_dp, overlapped(sharded, SHARD_WINDOW * micro, v), sharded)
     summed = where(step.overlap_dp, overlapped(across, GRADIENT_WINDOW * micro, v), across)
-    return where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
+    exposed = where(step.zero_stage >= 3, step.num_microbatches * each + summed, once)
+    return exposed + _momenta(step, v) if np.any(step.optimizer == "muon") else exposed
 
 
 def reduces_often(step: Steps) -> Number:
     """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
     keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
     return (step.zero_stage == 2) & (step.pp == 1)
+
+
+def _momenta(step: Steps, v: Values) -> Number:
+    """Seconds of gathering momenta for Muon's update."""
+    dense, experts = gathered_bytes(step)
+    of_dense = where(dense > 0, ring_seconds(dense, step.shards, step.tp, step, v), 0.0)
+    of_experts = where(experts > 0, ring_seconds(experts, step.expert_dp, step.ep, step, v), 0.0)
+    return where(step.optimizer == "muon", of_dense + of_experts, 0.0)
 
 
 def shard_launch_seconds(step: Steps, v: Values) -> Number:
@@ -324,15 +360,21 @@ def overlapped(traffic: Number, window: Number, v: Values) -> Number:
 UPDATE_BYTES = 30.0
 """Per owned parameter: Adam reads and writes the fp32 weight and two moments, reads the gradient, writes 16 bits."""
 
+MUON_BYTES = 22.0
+"""The same with one moment; what the iterations read and write is part of their products."""
+
 NORM_BYTES = 8.0
 """Per parameter: the gradient is read for its norm, scaled, and copied."""
 
 
 def optimizer_seconds(step: Steps, v: Values) -> Number:
-    """Seconds of the update: `UPDATE_BYTES` per owned parameter, and `NORM_BYTES` per parameter."""
+    """Seconds of the update: `UPDATE_BYTES` per owned parameter, `NORM_BYTES` per parameter, Muon's iterations."""
     dense, experts = stage_parameters(step)
     sharded = step.zero_stage > 0
     owned = dense / where(sharded, step.shards, 1.0) + experts / where(sharded, step.expert_dp, 1.0)
     whole = where(step.zero_stage >= 3, owned, dense + experts)
-    seconds = (UPDATE_BYTES * owned + NORM_BYTES * whole) / memory_rate(step, v)
+    muon = step.optimizer == "muon"
+    seconds = (where(muon, MUON_BYTES, UPDATE_BYTES) * owned + NORM_BYTES * whole) / memory_rate(step, v)
+    if np.any(muon):
+        seconds = seconds + where(muon, orthogonalise_seconds(step, v), 0.0)
     return where(step.frozen_weights, 0.0, seconds) * where(step.stack == "eager", v["elementwise_eager"], 1.0)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from commsim.training import traffic
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Weights, chunk_weights
-from commsim.training.step_run import message_bytes, order_of_step, places_of
+from commsim.training.step_run import message_bytes, momentum_calls, order_of_step, places_of, trained_of
 from commsim.training.step_time import reduces_often
 from commsim.training.work import chunk_calls, sent_of_all_to_all
 
@@ -33,7 +33,9 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
         mine = sent[chunk.stage]
         inside = chunk_calls(step, chunk, plan)
         here = [(call, float(passes[chunk.stage, chunk.chunk])) for call in inside]
-        here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan)]
+        trained = trained_of(step, chunk, plan)
+        here += [(call, 1.0) for call in _gradient_calls(step, chunk_weights(step, chunk), plan, trained)]
+        here += [(call, 1.0) for call in _momenta(step)] if chunk.chunk == 0 else []
         for call, times in here:
             if call.sent_bytes:
                 sent_bytes = call.sent_bytes * sent_of_all_to_all(step, call)[0]
@@ -41,7 +43,12 @@ def step_traffic(step: Step, plan: StepPlan) -> list[dict[str, float]]:
     return [{axis: mine[axis] for axis in AXES if axis in mine} for mine in sent]
 
 
-def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traffic.AxisCalls, ...]:
+def _momenta(step: Step) -> list[traffic.AxisCalls]:
+    sizes = {("dp", "cp"): step.shards, ("edp",): step.expert_dp}
+    return [traffic.AxisCalls("dp", name, n, sizes[axes]) for name, n, axes in momentum_calls(step)]
+
+
+def _gradient_calls(step: Step, weights: Weights, plan: StepPlan, trained: float) -> tuple[traffic.AxisCalls, ...]:
     """Gradients and parameters of a chunk in one step, dense ones over dp and cp, experts over what is left of them."""
     calls: tuple[traffic.AxisCalls, ...] = ()
     scheme = "parameter_server" if plan.parameter_server else traffic.ZERO[step.zero_stage]
@@ -53,6 +60,6 @@ def _gradient_calls(step: Step, weights: Weights, plan: StepPlan) -> tuple[traff
         gradient_bytes = 0.0 if step.frozen_weights else parameters * step.precision.gradient_bytes
         if not step.frozen_weights or step.zero_stage == 3:
             calls += traffic.hybrid_shard(scheme, parameter_bytes, gradient_bytes, shard, replicas, m)
-    if plan.trainable:
-        calls += traffic.data_parallel("ddp", 0.0, plan.trainable * step.precision.gradient_bytes, step.dp)
+    if trained:
+        calls += traffic.data_parallel("ddp", 0.0, trained * step.precision.gradient_bytes, step.dp)
     return tuple(call for call in calls if call.collective != "receive")

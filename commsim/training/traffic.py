@@ -151,6 +151,20 @@ def tensor_parallel(
     return _in_passes("tp", tp, gathers, ("reduce_scatter", activation_bytes, n, n * again))
 
 
+def adapter_parallel(
+    passes: float, element_bytes: float, calls: Iterable[tuple[str, float, int, int]], tp: int, *, recompute: bool
+) -> tuple[AxisCalls, ...]:
+    """What LoRA's matrices exchange over tp; ``calls``: (collective, elements per token, times forward, backward) of a
+    layer; ``element_bytes``: of one element of all tokens. ``recompute``: the forward's again."""
+    return tuple(
+        call
+        for name, elements, forward, back in calls
+        for call in _in_passes(
+            "tp", tp, (name, element_bytes * elements, passes * forward, passes * (back + recompute * forward))
+        )
+    )
+
+
 def vocabulary_parallel(
     activation_bytes: float, tokens: float, tp: int, *, embeds: bool, outputs: bool
 ) -> tuple[AxisCalls, ...]:

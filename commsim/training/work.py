@@ -132,6 +132,7 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     hidden = tokens * model.hidden * width
     calls = traffic.tensor_parallel(chunk.layers, hidden, tp, sequence_parallel=step.sequence_parallel, recompute=again)
     calls += traffic.vocabulary_parallel(hidden, tokens, tp, embeds=chunk.embeds, outputs=chunk.outputs)
+    calls += traffic.adapter_parallel(chunk.layers, tokens * width, plan.adapters, tp, recompute=again)
     q_bytes, kv_bytes = (tokens * elements / tp * width for elements in (model.q_width, 2 * model.kv_width))
     calls += traffic.context_parallel(step.context_parallel, chunk.layers, q_bytes, kv_bytes, step.cp, recompute=again)
     moe = chunk.moe_layers(model)

@@ -346,11 +346,13 @@ def test_a_plan_finds_the_layout_that_was_trained(tmp_path: Path) -> None:
     file.write_text(
         "name: v3\nplan:\n  model: deepseek-v3\n  clusters: [{topology: {preset: h800-ndr400, nodes: 256}}]\n"
         "  global_batch_size: 15360\n  precision: fp8\n  expert_dispatch: deepep\n  optimizer: adam-bf16\n"
-        "  recompute_modules: [mla_up_proj, layernorm, moe_act]\n  fp8_activations: true\n  search: {pp: 16, ep: 64, "
+        "  recompute_modules: [mla_up_proj, layernorm, moe_act]\n  fp8_activations: true\n"
+        "  packed: [1024, 4096]\n  search: {pp: 16, ep: 64, "
         "tp: 1, cp: 1, recompute: selective, schedule: dualpipe, micro_batch_size: 1}\n  best: 1\n"
     )
     best = answered(file).best
     assert best.memory.fits
     (item,) = run(plan_module.scenario_of(best, read_plan(file)[0].plan, "v3")).trainings
     assert item.step_s == pytest.approx(best.seconds)
+    assert item.step.packed == (1024, 4096)
     assert item.step.recompute_modules == ("mla_up_proj", "layernorm", "moe_act")

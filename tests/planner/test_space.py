@@ -133,7 +133,8 @@ def _first_reason(of: Space, at: dict[str, Any]) -> str:
     rules = [
         of.model.heads % tp,
         pp * v > of.model.layers or (v > 1 and of.model.layers % (pp * v) and (of.model.layers + 2) % (pp * v)),
-        (v > 1) != (schedule == "interleaved_1f1b")
+        (v > 1) != (schedule in ("interleaved_1f1b", "zb_v", "dualpipe_v"))
+        or (schedule in ("zb_v", "dualpipe_v") and (v != 2 or m < 2 * pp))
         or (pp == 1 and schedule != "1f1b")
         or (schedule == "interleaved_1f1b" and m % pp)
         or (schedule == "dualpipe" and (pp % 2 or m % 2 or m < 2 * pp)),

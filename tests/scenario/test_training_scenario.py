@@ -121,7 +121,7 @@ def test_what_does_not_fit_says_what_would(tmp_path: Path) -> None:
     assert any("GiB of the 78.6 GiB" in w for w in result.warnings)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "dualpipe", "naive"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zb_h1", "zb_v", "dualpipe", "dualpipe_v", "naive"])
 def test_every_schedule_runs(tmp_path: Path, schedule: str) -> None:
     (item,) = run(_load(tmp_path, _TEXT, f"workload.0.training.pipeline_schedule={schedule}")).trainings
     assert sum(item.causes.values()) == pytest.approx(item.step_s)
@@ -150,6 +150,7 @@ REFUSED = {
     f"{_AT}.mesh.tp=3": f"{_AT}.mesh: tp*pp*cp*dp = 3*4*1*2 = 24, but the cluster has 32 GPUs; tp=4 pp=4",
     f"{_AT}.model=llama3-9b": f"{_AT}.model: found the model 'llama3-9b', expected a preset such as llama3-8b",
     f"{_AT}.model=none.json": "none.json",
+    f"{_AT}.packed=[8192]": f"{_AT}.packed: packed = 8192, expected lengths up to seq_len = 4096",
     f"{_AT}.precision=bf15": f"{_AT}.precision: found the precision 'bf15'",
     f"{_AT}.global_batch_size=33": f"{_AT}.global_batch_size: global_batch_size = 33, expected a multiple of",
     f"{_AT}.pipeline_schedule=1f2b": f"{_AT}.pipeline_schedule: found '1f2b', expected one of naive, gpipe",
@@ -181,6 +182,19 @@ def test_a_gpu_without_a_datasheet_needs_one(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="there is none of the machine's GeForce RTX 3090"):
         run(_load(tmp_path, _TEXT, *text))
     assert run(_load(tmp_path, _TEXT, *text, f"{_AT}.accelerator=A6000")).trainings
+
+
+def test_muon_takes_longer_and_less_memory(tmp_path: Path) -> None:
+    adam, muon = (run(_load(tmp_path, _TEXT, f"{_AT}.optimizer={name}")).trainings[0] for name in ("adam", "muon"))
+    assert muon.causes["optimizer"] > adam.causes["optimizer"]
+    assert muon.causes["compute"] == adam.causes["compute"]
+    assert muon.memory.peak < adam.memory.peak
+
+
+@pytest.mark.parametrize("other", ["finetune={kind: lora}", "offload={optimizer: true}"])
+def test_muon_updates_whole_weights_on_the_gpu(tmp_path: Path, other: str) -> None:
+    with pytest.raises(CommsimError, match="optimizer: found muon, expected another one"):
+        _load(tmp_path, _TEXT, f"{_AT}.optimizer=muon", f"{_AT}.mesh={{dp: 32}}", f"{_AT}.{other}")
 
 
 def test_zero_3_with_a_pipeline_is_deepspeeds_fault(tmp_path: Path) -> None:
@@ -313,9 +327,28 @@ def test_offload_is_advised_at_the_price_that_the_run_asks(nodes: int, changes: 
     assert advised
 
 
+def test_lora_is_cut_by_tp_and_pp(tmp_path: Path) -> None:
+    """NeMo's Llama-2 70B on eight H100: 2,621 tokens/s/GPU in FP8 (performance summary of 24.07; of its LoRA the
+    targets are queries, keys and values)."""
+    text = _TUNED.replace("dgx-a100", "hgx-h100-ndr400").replace("llama-7b", "llama2-70b").replace("ddp", "megatron")
+    cut = ["mesh={tp: 2, pp: 4}", "micro_batch_size=1", "global_batch_size=32", "seq_len=4096", "precision=fp8"]
+    lora = ["sequence_parallel=true", "finetune={kind: lora, targets: [q, k, v]}", "overlap_tp=true"]
+    chunks = ["pipeline_schedule=interleaved_1f1b", "virtual_stages=20"]
+    changes = [f"workload.0.training.{change}" for change in (*cut, *lora, *chunks)]
+    (item,) = run(_load(tmp_path, text, *changes)).trainings
+    assert item.memory.fits
+    assert len(item.memory.stages) == 4
+    assert item.tokens_per_s_per_gpu == pytest.approx(2621, rel=0.1)
+    assert item.sent_bytes["tp"] > 0
+    assert any(note.startswith("44,564,480 parameters are trained") for note in item.notes)
+
+
 def test_fine_tuning_refuses_what_it_is_not_for(tmp_path: Path) -> None:
-    with pytest.raises(CommsimError, match="finetune: found a mesh with tp, pp, cp or ep, expected dp only"):
-        _load(tmp_path, _TUNED, "workload.0.training.mesh.tp=2")
+    for changes in (("mesh.tp=2", "finetune.kind=qlora"), ("mesh.cp=2",)):
+        with pytest.raises(
+            CommsimError, match="finetune: found a mesh with tp, pp, cp or ep, expected dp, and of lora"
+        ):
+            _load(tmp_path, _TUNED, *(f"workload.0.training.{change}" for change in changes))
     with pytest.raises(CommsimError, match="found zero_stage 1, expected 0, or 3"):
         _load(tmp_path, _TUNED, "workload.0.training.zero_stage=1")
 
@@ -350,10 +383,22 @@ def test_passes_wait_for_copies_of_activations_that_last_longer(tmp_path: Path, 
     assert waits > 1.2 if recompute == "none" else waits == pytest.approx(1.0, abs=0.01)
 
 
+def test_packed_documents_take_less_of_attention_alone(tmp_path: Path) -> None:
+    whole, packed = (run(_load(tmp_path, _TEXT, f"{_AT}.packed={p}")).trainings[0] for p in ("[]", "[256, 512]"))
+    assert packed.step_s < whole.step_s
+    assert packed.tokens_per_s_per_gpu > whole.tokens_per_s_per_gpu
+    assert packed.memory.peak == whole.memory.peak
+    assert packed.mfu == pytest.approx(whole.mfu, rel=0.1)  # of fewer FLOPs
+
+
 @pytest.mark.parametrize(
     ("field", "why"),
     [
         ("expert_dispatch=deepep", "expert_dispatch has no effect: no expert is on another GPU (ep = 1)"),
+        (
+            "flash_attention=false workload.0.training.packed=[512]",
+            "packed has no effect: an attention that is not fused makes all scores",
+        ),
         ("imbalance=2", "imbalance has no effect: the model has no experts"),
         ("shard_ranks=4", "shard_ranks has no effect: nothing is sharded (zero_stage 0)"),
         ("context_parallel=ulysses", "context_parallel has no effect: cp = 1"),
@@ -369,7 +414,7 @@ def test_a_field_without_effect_says_so(tmp_path: Path, field: str, why: str) ->
         "name: s\ntopology: {preset: hgx-h100-ndr400, nodes: 1}\nworkload:\n"
         "  - training: {model: llama3-8b, global_batch_size: 8, mesh: {dp: 8}}\n"
     )
-    printed = CliRunner().invoke(app, ["run", str(file), f"workload.0.training.{field}", "--no-files"]).output
+    printed = CliRunner().invoke(app, ["run", str(file), *f"workload.0.training.{field}".split(), "--no-files"]).output
     assert why in " ".join(printed.replace("#", " ").split())
 
 

@@ -84,10 +84,17 @@ def test_a_table_breaks_rules_where_a_step_of_its_own_is_refused(cuts: list[dict
             assert not refused, cut
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1", "dualpipe"])
-def test_a_table_with_a_schedule_each_takes_the_time_of_each(schedule: str) -> None:
-    one = step(pp=4, dp=2, model=model("mixtral-8x7b"), ep=2, schedule=schedule)
-    table = replace(one, schedule=Columns(("zb_h1", schedule)), tp=np.array([1, 1]))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("schedule", "v"), [("1f1b", 1), ("zb_h1", 1), ("dualpipe", 1), ("zb_v", 2), ("dualpipe_v", 2)]
+)
+def test_a_table_with_a_schedule_each_takes_the_time_of_each(schedule: str, v: int) -> None:
+    one = step(pp=4, dp=2, model=model("mixtral-8x7b"), ep=2, schedule=schedule, virtual_stages=v)
+    each: dict[str, Any] = {
+        "schedule": Columns(("zb_h1", schedule)),
+        "virtual_stages": np.array([1, v]),
+        "tp": np.array([1, 1]),
+    }
+    table = replace(one, **each)
     assert step_time(table, shipped_values()).total[1] == pytest.approx(step_time(one, shipped_values()).total)
 
 
@@ -103,3 +110,9 @@ def test_the_bubble_of_each_schedule_by_hand() -> None:
     assert times["zb_h1"].bubble == pytest.approx(3 * (passes + head - 2 * weight))
     backward = (passes + head) * (passes - forward) / passes
     assert times["dualpipe"].bubble == pytest.approx(passes + head + backward - 3 * weight)
+    bent = {s: step_time(step(pp=4, schedule=s, virtual_stages=2), shipped_values()) for s in ("zb_v", "dualpipe_v")}
+    # 3 (F&B + B - 3 W) of chunks, which are half a stage; 3 I of chunks, where I is the longest of F, I and W.
+    assert bent["dualpipe_v"].bubble == pytest.approx(3 / 2 * (passes + head + backward - 3 * weight))
+    inputs = backward - weight
+    assert inputs > max(weight, (passes + head) - backward)
+    assert bent["zb_v"].bubble == pytest.approx(3 * inputs / 2)

@@ -17,7 +17,7 @@ from commsim.training.accelerator import accelerator
 from commsim.training.columns import Columns
 from commsim.training.compute import SCORES_BACKWARD, Passes, attention_passes, gemm_seconds, layer_passes, step_compute
 from commsim.training.model import model
-from commsim.training.operators import Gemm, Layer, attention_gemms, dense_layer, logits, moe_layer
+from commsim.training.operators import Gemm, Layer, attended_span, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
 from commsim.training.precision import precision
 from commsim.training.spec import Step
@@ -402,8 +402,19 @@ def test_the_attention_core_by_hand() -> None:
     assert float(core.scores) == seq * seq * heads
     unfused = replace(one, flash_attention=False)
     assert float(dense_layer(unfused).attention.flops) == 2 * seq * seq * heads * 256  # a batched product has no mask
-    windowed = replace(one, model=replace(one.model, window=128))
-    assert float(dense_layer(windowed).attention.flops) == 2 * seq * ((seq + 1) / 2 + 128) / 2 * heads * 256
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_span_of_windows_is_that_of_a_mask(chunked: bool) -> None:
+    """24 of 32 layers with a window of 48 of 192 tokens: the mean row of every layer's mask."""
+    some = replace(_step().model, window=48, window_layers=24, chunked=chunked)
+    to, of = np.meshgrid(np.arange(192), np.arange(192))
+    near = (of // 48 == to // 48) if chunked else of - to < 48
+    causal = of >= to
+    rows = (24 * (causal & near).sum(axis=1).mean() + 8 * causal.sum(axis=1).mean()) / 32
+    assert float(attended_span(some, 192, True)) == pytest.approx(rows)
+    assert float(attended_span(some, 40, True)) == pytest.approx(41 / 2)  # shorter than the window
+    assert float(attended_span(some, 192, False)) == (24 * 48 + 8 * 192) / 32
 
 
 def test_seconds_of_attention_by_hand() -> None:

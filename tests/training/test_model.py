@@ -99,6 +99,9 @@ PUBLISHED = {
     "gemma3-27b": (27, 27, 2),
     "qwen3-30b-a3b": (30.5, 3.3, 2),
     "qwen3-235b-a22b": (235, 22, 2),
+    "qwen3-next-80b-a3b": (79.7, 3.25, 0),  # model card: 80B, 79B of them no embedding, 3B active
+    "qwen3.5-397b-a17b": (397, 17.3, 2),
+    "nemotron3-nano-30b-a3b": (31.6, 3.2, 1),  # 3.6 with the embedding
 }
 
 
@@ -142,6 +145,10 @@ SPELLINGS = {
     "Kimi K2": "kimi-k2",
     "google/gemma-3-27b-it": "gemma3-27b",
     "OPT-13B": "opt-13b",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
+    "Qwen3.5 397B": "qwen3.5-397b-a17b",
+    "Nemotron 3 Nano": "nemotron3-nano-30b-a3b",
+    "nvidia/Nemotron-3-Nano-30B-A3B": "nemotron3-nano-30b-a3b",
 }
 
 
@@ -155,16 +162,9 @@ def test_no_two_presets_are_spelt_alike() -> None:
     assert all(model(name).name == name for name in model_names())
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("Qwen3-Next-80B-A3B", "linear attention"),
-        ("Qwen/Qwen3.5-397B-A17B", "linear attention"),
-        ("Nemotron 3 Nano", "Mamba-2"),
-    ],
-)
-def test_a_model_of_other_layers_is_refused_with_the_reason(name: str, reason: str) -> None:
-    with pytest.raises(ScenarioError, match=reason):
+@pytest.mark.parametrize("name", ["Nemotron 3 Super", "nvidia/Nemotron-3-Ultra"])
+def test_a_model_of_other_layers_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ScenarioError, match="its experts work in a latent space"):
         model(name)
 
 
@@ -276,9 +276,8 @@ def test_a_fault_in_a_language_model_has_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "left_out"),
     [
-        ({"model_type": "gemma3_text", "sliding_window": 1024}, "windows of 1,024 tokens"),
         ({"model_type": "deepseek_v32", "index_topk": 2048}, "choice of 2,048 tokens"),
-        ({"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, ""),
+        ({"model_type": "gemma3_text", "sliding_window": 1024}, ""),
         ({"model_type": "mistral", "sliding_window": None}, ""),
     ],
 )
@@ -346,11 +345,92 @@ def test_a_family_ties_its_embeddings_where_the_file_says_nothing(tmp_path: Path
         assert read_hf_config(_write(tmp_path, without | {"model_type": family})).tied_embeddings is tied, family
 
 
-@pytest.mark.parametrize(("family", "window"), [("gpt_oss", 128), ("llama", 0), ("qwen3", 0)])
-def test_a_window_counts_where_the_family_slides(tmp_path: Path, family: str, window: int) -> None:
-    """gpt-oss attends to 128 tokens in every second layer; others name a window that they don't use by default."""
-    config = LLAMA | {"model_type": family, "sliding_window": 128}
-    assert read_hf_config(_write(tmp_path, config)).window == window
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ({"model_type": "gpt_oss"}, (128, 16)),  # every second of 32 layers
+        ({"model_type": "gemma3_text"}, (128, 27)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 4}, (128, 24)),
+        ({"model_type": "gemma3_text", "layer_types": [_LOCAL] * 30 + [_GLOBAL] * 2}, (128, 30)),
+        ({"model_type": "mistral"}, (128, 32)),
+        ({"model_type": "mistral", "sliding_window": None}, (0, 0)),
+        ({"model_type": "llama"}, (0, 0)),
+        ({"model_type": "qwen3"}, (0, 0)),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28}, (128, 4)),
+        ({"model_type": "llama4_text", "attention_chunk_size": 8192}, (8192, 24)),
+    ],
+)
+def test_layers_with_a_window_are_those_of_the_family_or_named(
+    tmp_path: Path, more: dict[str, object], windows: tuple[int, int]
+) -> None:
+    read = read_hf_config(_write(tmp_path, LLAMA | {"sliding_window": 128} | more))
+    assert (read.window, read.window_layers) == windows
+    assert read.chunked == ("attention_chunk_size" in more)
+    assert read.sinks == (more["model_type"] == "gpt_oss")
+
+
+_QWEN3_NEXT = {
+    "model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120, "num_attention_heads": 16,
+    "head_dim": 256, "num_key_value_heads": 2, "num_hidden_layers": 48, "vocab_size": 151936, "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+}  # fmt: skip
+
+_NEMOTRON = {
+    "model_type": "nemotron_h", "hidden_size": 2688, "intermediate_size": 1856, "num_attention_heads": 32,
+    "head_dim": 128, "num_key_value_heads": 2, "num_hidden_layers": 52, "vocab_size": 131072, "n_routed_experts": 128,
+    "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 3712, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128,
+    "n_groups": 8, "conv_kernel": 4, "chunk_size": 128, "hybrid_override_pattern": "ME" * 23 + "*" * 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (_QWEN3_NEXT, "qwen3-next-80b-a3b"),
+        (_QWEN3_NEXT | {"layer_types": (["linear_attention"] * 3 + [_GLOBAL]) * 12}, "qwen3-next-80b-a3b"),
+        (_NEMOTRON, "nemotron3-nano-30b-a3b"),
+    ],
+)
+def test_a_config_json_of_other_mixers_is_the_preset(tmp_path: Path, config: dict[str, object], name: str) -> None:
+    read, preset = read_hf_config(_write(tmp_path, config)), model(name)
+    assert (read.linear, read.attending_layers, read.layers) == (preset.linear, preset.attending_layers, preset.layers)
+    assert (read.parameters(), read.active_parameters()) == (preset.parameters(), preset.active_parameters())
+    assert bool(read.left_out) == bool(preset.left_out)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"hybrid_override_pattern": "ME"}, "a letter of M"),
+        ({"hybrid_override_pattern": "MX" * 26}, "a letter of M"),
+        ({"hybrid_override_pattern": "MME*" * 13}, "as many MLPs as blocks of a mixer"),
+        ({"moe_latent_size": 1024}, "experts in a latent space"),
+    ],
+)
+def test_blocks_that_cannot_be_layers_are_refused(tmp_path: Path, more: dict[str, object], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        read_hf_config(_write(tmp_path, _NEMOTRON | more))
+
+
+def test_blocks_with_plain_mlps_make_layers_with_them(tmp_path: Path) -> None:
+    """Nemotron-H 8B: 24 Mamba-2 blocks, 4 of attention, 24 MLPs."""
+    config = {k: v for k, v in _NEMOTRON.items() if "expert" not in k}
+    read = read_hf_config(_write(tmp_path, config | {"hybrid_override_pattern": "M-" * 24 + "*" * 4}))
+    assert (read.layers, read.attending_layers, read.moe) == (24, 4, None)
+    assert read.linear is not None
+    assert read.linear.layers == 24
+
+
+def test_types_of_other_layers_than_there_are_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="expected a list of 32 types"):
+        read_hf_config(_write(tmp_path, LLAMA | {"layer_types": [_LOCAL]}))
 
 
 @pytest.mark.parametrize(

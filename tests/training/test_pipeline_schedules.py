@@ -13,6 +13,7 @@ from steps import most_in_flight
 from commsim.errors import InfeasibleError, ScheduleError
 from commsim.training.pipeline import Action, Order, run
 from commsim.training.pipeline_schedules import SCHEDULES, build
+from commsim.training.step_time import zb_v_bubble
 
 
 def check(order: Order) -> None:
@@ -43,7 +44,8 @@ def test_every_schedule_does_everything_once_and_never_waits_for_ever(
 ) -> None:
     stages, rounds = shape
     stages += stages % 2 if name == "dualpipe" else 0
-    order = build(name, stages, 2 * rounds * stages, chunks if name == "interleaved_1f1b" else 1)
+    chunks = {"interleaved_1f1b": chunks, "zb_v": 2, "dualpipe_v": 2}.get(name, 1)
+    order = build(name, stages, 2 * rounds * stages, chunks)
     check(order)
     for mine in order.actions:
         assert {action.chunk for action in mine} == set(range(order.chunks))
@@ -70,6 +72,41 @@ def test_zero_bubble_h1_leaves_a_third(p: int, m: int) -> None:
 def test_dualpipe_has_its_published_bubble(p: int, m: int) -> None:
     """arXiv:2412.19437, table 2: (p/2 - 1)(F&B + B - 3W)."""
     assert equal(build("dualpipe", p, m)) * 3 * m == pytest.approx((p / 2 - 1) * (3 + 2 - 3))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 9), (8, 20)])
+def test_dualpipe_v_has_the_published_bubble_of_its_chunks(p: int, m: int) -> None:
+    """deepseek-ai/DualPipe, README: (PP/2 - 1)(F&B + B - 3W) of PP chunks on PP/2 ranks, all in chunks' seconds."""
+    assert equal(build("dualpipe_v", p, m, 2)) * 3 * m == pytest.approx((p - 1) * (3 + 2 - 3) / 2)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 9), (8, 16)])
+def test_stages_of_zb_v_are_never_idle_between_first_and_last_action(p: int, m: int) -> None:
+    """Qi et al. 2024, section 4.2: no bubble where F = I = W. The last stage starts p - 1 forwards of a chunk late."""
+    order = build("zb_v", p, m, 2)
+    times = run(order, lambda stage, action: 1.0)
+    for start, end in zip(times.start_s, times.end_s, strict=True):
+        assert end[-1] - start[0] == pytest.approx(6 * m)
+    assert times.makespan_s == pytest.approx(6 * m + p - 1)
+
+
+def test_two_stages_of_zb_v_by_hand() -> None:
+    """F0 F0 F0 F1 I1 W1 | F1 I1 W1 | ...: the second stage begins with F0 F1, where the first has sent its first F0."""
+    letters = [
+        " ".join(f"{a.kind}{a.micro_batch}{'dv'[a.chunk]}" for a in mine) for mine in build("zb_v", 2, 4, 2).actions
+    ]
+    assert letters[0].startswith("F0d F1d F2d F0v I0v W0v F1v I1v W1v F3d I0d W0d F2v I2v W2v")
+    assert letters[1].startswith("F0d F0v F1d F1v I0v W0v F2d I0d W0d")
+    times = run(build("zb_v", 2, 4, 2), lambda stage, action: 1.0)
+    assert times.makespan_s == 4 * 6 + 1
+
+
+@given(p=st.integers(1, 9), more=st.integers(0, 9), seconds=st.tuples(*[st.floats(0.05, 4.0)] * 3))
+def test_the_bubble_of_zb_v_is_its_longest_path(p: int, more: int, seconds: tuple[float, float, float]) -> None:
+    f, i, w = seconds
+    m = 2 * p + more
+    made = run(build("zb_v", p, m, 2), lambda stage, action: {"F": f, "I": i, "W": w}[action.kind])
+    assert made.makespan_s - 2 * m * (f + i + w) == pytest.approx(float(zb_v_bubble(p, f, i, w)), abs=1e-9)
 
 
 def test_what_a_joint_block_made_leaves_when_all_of_it_has_ended() -> None:
@@ -103,6 +140,8 @@ def test_naive_model_parallelism_keeps_all_but_one_stage_idle() -> None:
         ("interleaved_1f1b", 2, [5.5, 4.5, 3.5, 2.5]),  # stage 0: p (1 + (p-1)/(p v)), Korthikanti et al. 2022
         ("zb_h1", 1, [4, 3, 2, 1]),
         ("dualpipe", 1, [5, 5, 5, 5]),  # p + 1, arXiv:2412.19437, table 2
+        ("zb_v", 2, [4, 4, 4, 4]),  # as much as the fullest stage of 1F1B
+        ("dualpipe_v", 2, [4.5, 4.5, 4.5, 4.5]),  # PP + 1 chunks, deepseek-ai/DualPipe, README
         ("naive", 1, [1, 1, 1, 1]),
     ],
 )
@@ -110,8 +149,9 @@ def test_activations_in_flight(name: str, v: int, kept: list[float]) -> None:
     assert most_in_flight(build(name, 4, 8, v)).tolist() == kept
 
 
-def test_zero_bubble_h1_keeps_weight_inputs_up_to_1f1bs_memory() -> None:
-    assert most_in_flight(build("zb_h1", 4, 8), weight_share=1.0).tolist() == [4, 4, 4, 4]
+@pytest.mark.parametrize(("name", "v"), [("zb_h1", 1), ("zb_v", 2)])
+def test_zero_bubbles_keep_weight_inputs_up_to_1f1bs_memory(name: str, v: int) -> None:
+    assert most_in_flight(build(name, 4, 8, v), weight_share=1.0).tolist() == [4, 4, 4, 4]
 
 
 @given(p=st.integers(2, 6), m=st.integers(1, 8), times=st.lists(st.floats(0.1, 5), min_size=6, max_size=6))
@@ -152,6 +192,8 @@ def test_a_missing_backward_is_named() -> None:
         (("interleaved_1f1b", 4, 6, 2), "expected a multiple of 4"),
         (("dualpipe", 3, 8), "expected an even number"),
         (("dualpipe", 4, 6), "at least 8 micro-batches"),
+        (("zb_v", 4, 7, 2), "zb_v needs at least 8 micro-batches, found 7"),
+        (("dualpipe_v", 4, 8), "virtual_stages=1 with dualpipe_v, expected 2"),
         (("gpipe", 4, 0), "at least 1"),
     ],
 )

@@ -89,6 +89,8 @@ CASES = [
     {"pp": 2, "tp": 4, "dp": 4, "sequence_parallel": True, "zero_stage": 2},
     {"pp": 4, "schedule": "zb_h1", "dp": 2},
     {"pp": 4, "schedule": "dualpipe", "dp": 2, "zero_stage": 1},
+    {"pp": 4, "schedule": "zb_v", "virtual_stages": 2, "dp": 2},
+    {"pp": 4, "schedule": "dualpipe_v", "virtual_stages": 2, "dp": 2, "zero_stage": 1},
     {"pp": 4, "schedule": "gpipe"},
     {"dp": 8, "zero_stage": 3},
     {"cp": 4, "tp": 2, "overlap_dp": False},

@@ -19,6 +19,7 @@ from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.overlap import IDEAL
 from commsim.training.parameters import shipped_values
+from commsim.training.pipeline_schedules import V_SHAPED
 from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import mesh_of, message_bytes, step_program
@@ -87,9 +88,9 @@ def test_sends_between_stages_are_those_of_the_closed_form(v: int) -> None:
         assert sent["pp"] == pipeline_bytes(message_bytes(one), stage, 4, v, one.num_microbatches)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "dualpipe"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipe_v"])
 def test_every_pipeline_schedule_sends_what_its_timeline_shows(schedule: str) -> None:
-    one = step(pp=4, schedule=schedule)
+    one = step(pp=4, schedule=schedule, virtual_stages=2 if schedule in V_SHAPED else 1)
     compute, comm = (lambda chunk: ChunkSeconds(1.0, 1.0, 1.0, 0.1)), (lambda *_: 1e-6)
     run = step_program(one, compute, comm, optimizer_s=[0.0] * 4).run()
     t = run.timeline

@@ -16,7 +16,7 @@ from commsim.training.model import model
 from commsim.training.precision import precision
 from commsim.training.spec import Step
 from commsim.training.tasks import Learner, Rollout, cache_bytes_per_token, generation_seconds
-from commsim.training.utilisation import forward_flops, hardware_flops, model_flops, peak_flop_per_s
+from commsim.training.utilisation import attention_flops, forward_flops, hardware_flops, model_flops, peak_flop_per_s
 
 
 def step(**changes: Any) -> Step:
@@ -138,3 +138,12 @@ def test_what_is_computed_again_by_hand() -> None:
     assert hardware_flops(chosen) - model_flops(chosen) == pytest.approx(scores)
     fused = step(model=model("llama3-8b"), recompute="selective", flash_attention=True)
     assert hardware_flops(fused) == model_flops(fused)
+
+
+def test_flops_of_windows_are_those_of_the_tokens_in_them() -> None:
+    """24 of gpt-oss's layers: half attend to 128 tokens, half to all, or under the mask to half of them."""
+    one = model("gpt-oss-20b")
+    each = 2 * one.heads * 2 * one.head_dim
+    assert attention_flops(one, 4096) == each * (4096 + 128) / 2
+    assert attention_flops(one, 4096, causal=True) == each * (2048 + 128) / 2
+    assert attention_flops(one, 100, causal=True) == each * 50
