@@ -17,7 +17,10 @@ from commsim.training.spec import Steps
 
 @dataclass(frozen=True, eq=False)
 class Gemm:
-    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4."""
+    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4.
+
+    ``drawn``: m is a mean over the groups, which differ as a router draws them.
+    """
 
     name: str
     m: Number
@@ -25,18 +28,34 @@ class Gemm:
     k: Number
     groups: Number = 1.0
     wide: bool = False
+    drawn: Number = False
+
+    def row_tiles(self, rows: int) -> Number:
+        """Tiles of so many rows that cover m, over all groups: a group that is drawn wastes half of one."""
+        return self.groups * where(self.drawn, np.maximum(self.m / rows + 0.5, 1.0), np.ceil(self.m / rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The attention core of a rank's heads: `flops` forward with the mask's share, `scores` elements where unfused."""
+    """The attention core of a rank's heads, forward."""
 
-    name: str
-    flops: Number
-    scores: Number
+    pairs: Number  # of a sequence and a head
+    queries: Number  # of each
+    keys: Number
+    span: Number  # keys that a query sees, the mean over all
+    widths: Number  # of a query and a value
     nbytes: Number  # of queries, keys, values and output, once each
-    seq: Number
     head_dim: Number
+
+    @property
+    def scores(self) -> Number:
+        """Elements of the score matrices, masked ones too."""
+        return self.pairs * self.queries * self.keys
+
+    @property
+    def flops(self) -> Number:
+        """Of scores that the mask leaves, and of their weighted sums."""
+        return 2.0 * self.pairs * self.queries * self.span * self.widths
 
 
 BACKWARD_BYTES = 1.7
@@ -104,10 +123,11 @@ def attention_core(step: Steps) -> Attention:
     windowed = np.minimum(span, where(model.window > 0, model.window, np.inf))
     span = (span + windowed) / 2  # every second layer, or the same
     heads = model.heads / step.tp
-    widths = model.qk_head_dim + model.v_head_dim
-    flops = 2.0 * t * where(step.flash_attention, span, seq) * heads * widths
+    queries = seq / step.cp
     nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp
-    return Attention("attention", flops, t * seq * heads, nbytes, seq, model.qk_head_dim)
+    span = where(step.flash_attention, span, seq)
+    widths = model.qk_head_dim + model.v_head_dim
+    return Attention(t / queries * heads, queries, seq, span, widths, nbytes, model.qk_head_dim)
 
 
 def _elementwise(step: Steps, activated: Number, quantised: Number) -> dict[str, Number]:
@@ -147,11 +167,19 @@ def moe_layer(step: Steps) -> Layer:
     local = moe.experts / step.ep
     per_expert = rows * step.imbalance / local
     routed = t / step.sequence_cut
+    drawn = step.imbalance > 1.0
     gemms = (
         *attention_gemms(step),
         Gemm("router", routed, moe.experts, model.hidden, wide=True),
-        Gemm("experts_up", per_expert, moe.expert_ffn * model.up_matrices / step.expert_tp, model.hidden, local),
-        Gemm("experts_down", per_expert, model.hidden, moe.expert_ffn / step.expert_tp, local),
+        Gemm(
+            "experts_up",
+            per_expert,
+            moe.expert_ffn * model.up_matrices / step.expert_tp,
+            model.hidden,
+            local,
+            drawn=drawn,
+        ),
+        Gemm("experts_down", per_expert, model.hidden, moe.expert_ffn / step.expert_tp, local, drawn=drawn),
         Gemm("shared_up", t, moe.shared_ffn * model.up_matrices / tp, model.hidden),
         Gemm("shared_down", t, model.hidden, moe.shared_ffn / tp),
     )
