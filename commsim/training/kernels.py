@@ -14,8 +14,8 @@ import numpy as np
 from commsim.training.columns import Number, where
 from commsim.training.operators import Attention, Gemm
 
-TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
-"""Rows and columns of the tiles that libraries choose from; finer lists fit measured kernels no better."""
+TILES = ((256, 128), (128, 128), (64, 64))
+"""Rows and columns of the tiles that libraries choose from; longer lists fit measured kernels no better."""
 
 QUERY_TILE, KEY_BLOCK = 128, 64
 """Rows of queries that a block of threads has, and keys that it takes at a time (FlashAttention-2, width 128)."""
@@ -83,10 +83,8 @@ def product_seconds(g: Gemm, nbytes: Number, gpu: Throughput, terms: ProductTerm
         if terms.tail:
             waves = np.maximum(waves - terms.tail * (waves - full), 1.0)
         best = np.minimum(best, waves * (k * each))
-    idle = full < 0.5  # of the smallest tile: its k can be split over SMs that have none
-    if np.any(idle):
-        parts = np.maximum(np.minimum(np.floor(1.0 / np.maximum(full, 1e-9)), g.k / LEAST_K), 1.0)
-        best = where(idle, np.minimum(best, terms.split + (g.k / parts + terms.overhead) * each), best)
+    parts = np.maximum(np.minimum(1.0 / np.maximum(full, 1e-9), g.k / LEAST_K), 1.0)  # of the smallest tile's k
+    best = np.minimum(best, terms.split + waves * ((g.k / parts + terms.overhead) * each))
     return terms.launch + corner(best, nbytes / gpu.bytes_per_s, terms.corner)
 
 
