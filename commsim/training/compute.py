@@ -1,8 +1,8 @@
 """Seconds of the operators of a step: what a GPU reaches of its peaks, by shape.
 
-Five effects beside the peaks: tiles of matrix products and the waves in which SMs take them; memory traffic; what a
-fused attention kernel reaches by sequence length and head width; clocks under the board's power limit; and the host,
-which launches kernels one after another and is the slower part where they are small.
+Four effects beside the peaks: the shapes of products and of attention (`commsim.training.kernels`); memory traffic;
+clocks under the board's power limit; and the host, which launches kernels one after another and is the slower part
+where they are small.
 """
 
 from __future__ import annotations
@@ -108,14 +108,15 @@ def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, N
     gpu = Throughput(gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms)
     terms, misaligned = product_terms(values), values["misaligned"]
 
-    def seconds_of(m: Number, n: Number, k: Number, extra: Number = 0.0) -> Number:
-        nbytes = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
-        slower = where((n % 64 == 0) & (k % 64 == 0), 1.0, misaligned)
-        return where(m * n * k > 0, product_seconds(replace(g, m=m, n=n, k=k), nbytes, gpu, terms) * slower, 0.0)
+    def seconds_of(p: Gemm, extra: Number = 0.0) -> Number:
+        nbytes = p.groups * ((p.m * p.k + p.k * p.n) * width + p.m * p.n * 2.0 + extra)
+        slower = where((p.n % 64 == 0) & (p.k % 64 == 0), 1.0, misaligned)
+        return where(p.m * p.n * p.k > 0, product_seconds(p, nbytes, gpu, terms) * slower, 0.0)
 
-    forward = seconds_of(g.m, g.n, g.k)
-    inputs = seconds_of(g.m, g.k, g.n)
-    weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
+    forward = seconds_of(g)
+    inputs = seconds_of(replace(g, n=g.k, k=g.n))
+    main = 8.0 * g.k * g.n  # reads and writes the fp32 main gradient
+    weight = seconds_of(replace(g, m=g.k, k=g.m, drawn=False), main)
     return forward, inputs, where(step.frozen_weights, 0.0, weight)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.training.columns import Number, where
+from commsim.training.columns import Number
 from commsim.training.operators import Attention, Gemm
 
 TILES = ((256, 128), (128, 128), (64, 64))
