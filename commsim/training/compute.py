@@ -1,8 +1,8 @@
 """Seconds of the operators of a step: what a GPU reaches of its peaks, by shape.
 
-Five effects beside the peaks: tiles of matrix products and the waves in which SMs take them; memory traffic; what a
-fused attention kernel reaches by sequence length and head width; clocks under the board's power limit; and the host,
-which launches kernels one after another and is the slower part where they are small.
+Four effects beside the peaks: the shapes of products and of attention (`commsim.training.kernels`); memory traffic;
+clocks under the board's power limit; and the host, which launches kernels one after another and is the slower part
+where they are small.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ import numpy as np
 
 from commsim.training.accelerator import REFERENCE_TDP_W
 from commsim.training.columns import Number, where
+from commsim.training.kernels import (
+    AttentionTerms,
+    ProductTerms,
+    Throughput,
+    attention_seconds,
+    product_seconds,
+)
 from commsim.training.operators import (
     BACKWARD_BYTES,
     SOFTMAX_ALONE_BYTES,
@@ -29,9 +36,8 @@ from commsim.training.spec import Steps
 
 Values = Mapping[str, float]
 
-TILES = ((256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.72), (64, 64, 0.5))
-"""Rows, columns and relative speed of the tiles that libraries choose from: a smaller tile reads more per FLOP."""
-
+USUAL_SCORE = 4.0 * 128.0
+"""FLOPs of a score at a head width of 128, for which the share of the peak is given that fused attention reaches."""
 
 FUSED_BACKWARD_FLOPS = 2.5
 """FLOPs of a fused attention's backward over its forward: five products for two (Dao 2023, arXiv:2307.08691, 4.1)."""
@@ -79,16 +85,9 @@ def memory_rate(step: Steps, values: Values) -> Number:
     return step.accelerator.memory_bytes_per_s * values["hbm"]
 
 
-def gemm_seconds(g: Gemm, rate: Number, sms: Number, values: Values) -> Number:
-    """Seconds of a product at its shape: waves of tiles over the SMs, the best of a few tiles."""
-    best: Number = np.inf
-    overhead = g.k + values["k_overhead"]
-    for rows, cols, speed in TILES:
-        tiles = np.ceil(g.m / rows) * np.ceil(g.n / cols) * g.groups
-        waves = np.ceil(tiles / sms)
-        best = np.minimum(best, waves * sms * (2.0 * rows * cols) * overhead / (rate * speed))
-    aligned = (g.n % 64 == 0) & (g.k % 64 == 0)
-    return best * where(aligned, 1.0, values["misaligned"])
+def product_terms(values: Values) -> ProductTerms:
+    """What shapes of products cost in a step."""
+    return ProductTerms(values["tile_side"], values["k_overhead"], split=values["split"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,32 +105,34 @@ class Passes:
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
     """Seconds of a product forward, of its inputs' gradient (of both factors where both are inputs, and the product
     again, as kernels of scans do that keep no states) and of its weight gradient."""
-    rate, hbm, sms = gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms
     width = 2.0 if g.wide else step.precision.gemm_bytes
+    gpu = Throughput(gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms)
+    terms, misaligned = product_terms(values), values["misaligned"]
 
-    def seconds_of(m: Number, n: Number, k: Number, extra: Number = 0.0) -> Number:
+    def seconds_of(p: Gemm, extra: Number = 0.0) -> Number:
         """Of the mean layer."""
-        traffic = g.groups * ((m * k + k * n) * width + m * n * 2.0 + extra)
-        seconds = np.maximum(gemm_seconds(replace(g, m=m, n=n, k=k), rate, sms, values), traffic / hbm)
-        seconds = where(m * n * k > 0, seconds, 0.0)
-        return seconds if np.all(g.share == 1.0) else seconds * g.share
+        nbytes = p.groups * ((p.m * p.k + p.k * p.n) * width + p.m * p.n * 2.0 + extra)
+        slower = where((p.n % 64 == 0) & (p.k % 64 == 0), 1.0, misaligned)
+        seconds = where(p.m * p.n * p.k > 0, product_seconds(p, nbytes, gpu, terms) * slower, 0.0)
+        return seconds if np.all(p.share == 1.0) else seconds * p.share
 
-    forward = seconds_of(g.m, g.n, g.k)
-    inputs = seconds_of(g.m, g.k, g.n)
+    forward = seconds_of(g)
+    inputs = seconds_of(replace(g, n=g.k, k=g.n))
+    other = replace(g, m=g.k, k=g.m, drawn=False)
     if g.inner:
-        return forward, forward + inputs + seconds_of(g.k, g.n, g.m), 0.0  # what is not kept is made again
-    weight = seconds_of(g.k, g.n, g.m, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
+        return forward, forward + inputs + seconds_of(other), 0.0  # what is not kept is made again
+    weight = seconds_of(other, 8.0 * g.k * g.n)  # reads and writes the fp32 main gradient
     return forward, inputs, where(step.frozen_weights, 0.0, weight)
 
 
 def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number, Number]:
     """Seconds of the attention core: one fused kernel, or two batched products and a softmax that goes to memory."""
     hbm = memory_rate(step, values)
-    narrow = where(a.head_dim <= 64, values["head_64"], 1.0)
-    flash = by_generation(values, "attention", step) * step.wide_peak * _clocks(step, values) * narrow
-    flash = flash * a.seq / (a.seq + values["attention_half"])
-    flash = flash * where(step.attention_kernel == "open", by_generation(values, "attention_open", step), 1.0)
-    fused = np.maximum(a.flops / flash, a.nbytes / hbm)
+    sms, terms = step.accelerator.sms, AttentionTerms(values["softmax"], values["attention_start"])
+    reached = by_generation(values, "attention", step) * step.wide_peak * _clocks(step, values)
+    reached = reached * where(step.attention_kernel == "open", by_generation(values, "attention_open", step), 1.0)
+    products = 1.0 / np.maximum(1.0 / reached - terms.softmax / (sms * USUAL_SCORE), 0.2 / reached)
+    fused = attention_seconds(a, Throughput(products, hbm, sms), terms) * a.share
     rate = values["batched"] * by_generation(values, "gemm", step) * step.wide_peak * a.head_dim / (a.head_dim + 64.0)
     rate = rate / where(a.head_dim % 8 == 0, 1.0, values["misaligned_head"])
     moved = a.scores * (values["score_bytes"] + where(softmax_alone(step), SOFTMAX_ALONE_BYTES, 0.0)) / hbm

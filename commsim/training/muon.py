@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.training.columns import Number, where
-from commsim.training.compute import Values, gemm_rate, gemm_seconds, host_seconds
+from commsim.training.compute import Values, gemm_rate, host_seconds, memory_rate, product_terms
+from commsim.training.kernels import Throughput, product_seconds
 from commsim.training.operators import Gemm, dense_layer, moe_layer
 from commsim.training.spec import Steps
 
@@ -74,11 +75,12 @@ def _cuts(step: Steps) -> list[tuple[list[Matrix], Number, Number]]:
 
 def orthogonalise_seconds(step: Steps, values: Values) -> Number:
     """Seconds of the iterations on a rank, as long as their launches take at least."""
-    rate, sms = gemm_rate(step, values, wide=True), step.accelerator.sms
+    gpu = Throughput(gemm_rate(step, values, wide=True), memory_rate(step, values), step.accelerator.sms)
+    terms = product_terms(values)
     launched: Number = 0.0
     seconds: Number = 0.0
     for some, count, ranks in _cuts(step):
-        each = (m.count * ITERATIONS * gemm_seconds(g, rate, sms, values) for m in some for g in m.products)
+        each = (m.count * ITERATIONS * product_seconds(g, 0.0, gpu, terms) for m in some for g in m.products)
         seconds = seconds + _touched(step, sum(where(np.isfinite(s), s, 0.0) for s in each), count, ranks)
         launched = launched + _touched(step, count, count, ranks)
     return np.maximum(seconds, host_seconds(_KERNELS * launched, step, values))

@@ -18,8 +18,11 @@ from commsim.training.spec import Steps
 
 @dataclass(frozen=True, eq=False)
 class Gemm:
-    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4. Of `inner` ones no
-    factor is a weight. A layer in `share` has them."""
+    """`groups` products of (m, k) by (k, n); `wide` ones stay in 16 bit where others are fp8 or fp4.
+
+    ``inner``: no factor is a weight. ``share``: of the layers that have them. ``drawn``: m is a mean over the groups,
+    which differ as a router draws them.
+    """
 
     name: str
     m: Number
@@ -29,18 +32,35 @@ class Gemm:
     wide: bool = False
     inner: bool = False
     share: Number = 1.0
+    drawn: Number = False
+
+    def row_tiles(self, rows: int) -> Number:
+        """Tiles of so many rows that cover m, over all groups: a group that is drawn wastes half of one."""
+        return self.groups * where(self.drawn, np.maximum(self.m / rows + 0.5, 1.0), np.ceil(self.m / rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """The attention core of a rank's heads: `flops` forward with the mask's share, `scores` elements where unfused."""
+    """The attention core of a rank's heads, forward."""
 
-    name: str
-    flops: Number
-    scores: Number
+    pairs: Number  # of a sequence and a head
+    queries: Number  # of each
+    keys: Number
+    span: Number  # keys that a query sees, the mean over all
+    widths: Number  # of a query and a value
     nbytes: Number  # of queries, keys, values and output, once each
-    seq: Number
     head_dim: Number
+    share: Number = 1.0  # of the layers that attend; `scores` and `flops` are of the mean layer
+
+    @property
+    def scores(self) -> Number:
+        """Elements of the score matrices, masked ones too."""
+        return self.share * self.pairs * self.queries * self.keys
+
+    @property
+    def flops(self) -> Number:
+        """Of scores that the mask leaves, and of their weighted sums."""
+        return 2.0 * self.share * self.pairs * self.queries * self.span * self.widths
 
 
 BACKWARD_BYTES = 1.7
@@ -151,15 +171,14 @@ def attended_span(model: Model, length: Number, causal: Number) -> Number:
 def attention_core(step: Steps) -> Attention:
     """Scores and weighted sum, 4 s^2 h FLOPs per sequence; a causal mask halves them where the kernel skips tiles, and
     packed documents leave those of their own."""
-    model, seq, t, attended = step.model, step.seq_len, step.rank_tokens, step.attended_len
-    span = attended_span(model, attended, model.causal)
-    heads = model.heads / step.tp * model.attending_share
+    model, t, fused = step.model, step.rank_tokens, step.flash_attention
+    keys = where(fused, step.attended_len, step.seq_len)
+    queries = keys / step.cp
+    span = where(fused, attended_span(model, keys, model.causal), keys)
+    pairs = t / queries * model.heads / step.tp * where(fused, step.busiest_attention, 1.0)
+    nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp
     widths = model.qk_head_dim + model.v_head_dim
-    flops = 2.0 * t * where(step.flash_attention, span * step.busiest_attention, seq) * heads * widths
-    nbytes = 2.0 * t * (2 * model.value_width + 2 * model.kv_width) / step.tp * model.attending_share
-    return Attention(
-        "attention", flops, t * seq * heads, nbytes, where(step.flash_attention, attended, seq), model.qk_head_dim
-    )
+    return Attention(pairs, queries, keys, span, widths, nbytes, model.qk_head_dim, model.attending_share)
 
 
 def _elementwise(step: Steps, activated: Number, quantised: Number) -> dict[str, Number]:
@@ -209,11 +228,19 @@ def moe_layer(step: Steps) -> Layer:
     local = moe.experts / step.ep
     per_expert = rows * step.imbalance / local
     routed = t / step.sequence_cut
+    drawn = step.imbalance > 1.0
     gemms = (
         *attention_gemms(step),
         Gemm("router", routed, moe.experts, model.hidden, wide=True),
-        Gemm("experts_up", per_expert, moe.expert_ffn * model.up_matrices / step.expert_tp, model.hidden, local),
-        Gemm("experts_down", per_expert, model.hidden, moe.expert_ffn / step.expert_tp, local),
+        Gemm(
+            "experts_up",
+            per_expert,
+            moe.expert_ffn * model.up_matrices / step.expert_tp,
+            model.hidden,
+            local,
+            drawn=drawn,
+        ),
+        Gemm("experts_down", per_expert, model.hidden, moe.expert_ffn / step.expert_tp, local, drawn=drawn),
         Gemm("shared_up", t, moe.shared_ffn * model.up_matrices / tp, model.hidden),
         Gemm("shared_down", t, model.hidden, moe.shared_ffn / tp),
     )

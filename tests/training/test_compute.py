@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from steps import step
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.columns import Columns
-from commsim.training.compute import SCORES_BACKWARD, Passes, attention_passes, gemm_seconds, layer_passes, step_compute
+from commsim.training.compute import SCORES_BACKWARD, Passes, attention_passes, layer_passes, step_compute
 from commsim.training.model import model
 from commsim.training.operators import Gemm, Layer, attended_span, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
@@ -45,14 +46,6 @@ def _columns(*steps: Step, nic: float = 50e9) -> Columns:
 
 def _total(step: Step, nic: float = 50e9) -> float:
     return float(step_time(replace(step, nic_bytes_per_s=nic), shipped_values()).total)
-
-
-def test_a_product_of_whole_waves_takes_its_flops_over_its_rate() -> None:
-    values = dict(shipped_values()) | {"k_overhead": 0.0}
-    m, n, k = 256.0 * 132, 128.0, 4096.0  # one wave of the largest tile
-    assert gemm_seconds(Gemm("", m, n, k), 1e15, 132, values) == pytest.approx(2 * m * 128 * 4096 / 1e15)
-    two = gemm_seconds(Gemm("", m + 1, n, k), 1e15, 132, values)
-    assert two > 1.2 * 2 * m * 128 * 4096 / 1e15  # one row more opens another wave
 
 
 def test_flops_of_a_layer_are_twice_its_weights_and_the_scores() -> None:
@@ -418,17 +411,19 @@ def test_the_span_of_windows_is_that_of_a_mask(chunked: bool) -> None:
 
 
 def test_seconds_of_attention_by_hand() -> None:
-    """Fused where FLOPs bound it, backward 2.5 times as many at 0.85 of the rate; unfused through memory."""
+    """Fused: 32 heads of 32 tiles, 1024 over 132 SMs, and half of the longest at the end; backward 2.5 times the FLOPs
+    at 0.85 of the rate; unfused through memory."""
     one = _step()
     v = dict(shipped_values()) | {
-        "attention.hopper": 0.5, "attention_half": 4096.0, "hbm": 0.5, "score_bytes": 10.0, "batched": 1.0,
-        "gemm.hopper": 0.75, "attention_open.hopper": 0.5,
+        "attention.hopper": 0.5, "hbm": 0.5, "score_bytes": 10.0, "batched": 1.0,
+        "gemm.hopper": 0.75, "attention_open.hopper": 0.5, "attention_start": 0.0,
     }  # fmt: skip
     core = dense_layer(one).attention
     forward, backward = attention_passes(core, one, v)
-    seconds = float(core.flops) / (0.5 * 989.4e12 * 0.5)
+    key = 128 * 4 * 128 * 132 / (0.5 * 989e12)  # whatever of it is the softmax
+    seconds = math.hypot(key * (1024 / 132 * (2048.5 + 96) + 4096 / 2), float(core.nbytes) / (0.5 * 3.35e12))
     assert (forward, backward) == pytest.approx((seconds, 2.5 / 0.85 * seconds), rel=2e-3)
-    assert attention_passes(core, replace(one, attention_kernel="open"), v)[0] == pytest.approx(2 * forward)
+    assert attention_passes(core, replace(one, attention_kernel="open"), v)[0] == pytest.approx(2 * forward, rel=0.02)
     plain = replace(one, flash_attention=False)
     core = dense_layer(plain).attention
     products = float(core.flops) / (0.75 * 989.4e12 * 128 / 192)

@@ -24,7 +24,7 @@ def test_attention_of_packed_documents_by_hand() -> None:
     scores = sum(n * (n + 1) / 2 for n in one.packed)
     core = dense_layer(replace(one, packed=one.packed, dp=1)).attention
     assert float(core.flops) == pytest.approx(2 * scores * 32 * 256)
-    assert float(core.seq) == sum(n * n for n in one.packed) / 4096
+    assert float(core.keys) == sum(n * n for n in one.packed) / 4096
     assert float(core.nbytes) == float(dense_layer(step()).attention.nbytes)
 
 

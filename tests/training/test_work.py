@@ -10,10 +10,9 @@ from steps import step
 
 from commsim.training import traffic
 from commsim.training.activations import layer_kept
-from commsim.training.compute import elementwise_seconds, gemm_seconds
+from commsim.training.compute import elementwise_seconds
 from commsim.training.finetune import FineTune, beside_base
 from commsim.training.model import model
-from commsim.training.operators import Gemm
 from commsim.training.parameters import shipped_values
 from commsim.training.spec import StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
@@ -90,13 +89,6 @@ def test_elementwise_kernels_move_their_bytes(stack: str, factor: float) -> None
     one = step(stack=stack)
     taken = elementwise_seconds(1e9, one, values)
     assert float(taken) == pytest.approx(2e9 * factor / (0.8 * one.accelerator.memory_bytes_per_s))
-
-
-@pytest.mark.parametrize(("rows", "cols", "speed"), [(256, 128, 1.0), (128, 128, 0.92), (128, 64, 0.72), (64, 64, 0.5)])
-def test_a_product_of_as_many_tiles_as_multiprocessors_is_one_wave_of_them(rows: int, cols: int, speed: float) -> None:
-    values = dict(shipped_values()) | {"k_overhead": 0.0}
-    taken = gemm_seconds(Gemm("", 132.0 * rows, float(cols), 4096.0), 1e15, 132, values)
-    assert taken == pytest.approx(2.0 * 132 * rows * cols * 4096 / (1e15 * speed))
 
 
 def test_what_eager_torch_keeps_of_a_layer_by_hand() -> None:

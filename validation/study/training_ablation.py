@@ -24,7 +24,7 @@ REMOVALS = (
     Removal(
         "attention core",
         {f"attention.{g}": 1e4 for g in ("volta", "ampere", "hopper", "blackwell")}
-        | {"score_bytes": _NEVER, "batched": 1e6, "attention_half": _NEVER},
+        | {"score_bytes": _NEVER, "batched": 1e6, "softmax": _NEVER, "attention_start": _NEVER},
     ),
     Removal("shape of products", {"k_overhead": _NEVER, "misaligned": 1.0}, columns={"accelerator.sms": 1e-3}),
     Removal("element-wise operators", {"elementwise": _NEVER}),
