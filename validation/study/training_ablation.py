@@ -24,9 +24,13 @@ REMOVALS = (
     Removal(
         "attention core",
         {f"attention.{g}": 1e4 for g in ("volta", "ampere", "hopper", "blackwell")}
-        | {"score_bytes": _NEVER, "batched": 1e6, "softmax": _NEVER, "attention_start": _NEVER},
+        | {"score_bytes": _NEVER, "batched": 1e6, "softmax": 1e-20, "attention_start": 1e-20},
     ),
-    Removal("shape of products", {"k_overhead": _NEVER, "misaligned": 1.0}, columns={"accelerator.sms": 1e-3}),
+    Removal(
+        "shape of products",
+        {"k_overhead": _NEVER, "misaligned": 1.0, "softmax": 1e-20, "attention_start": 1e-20},
+        columns={"accelerator.sms": 1e-3},
+    ),
     Removal("element-wise operators", {"elementwise": _NEVER}),
     Removal("logits", columns={"model.vocab": 1e-3}),
     Removal("host", {"host": 1e-15}),
