@@ -139,12 +139,7 @@ def attention_passes(a: Attention, step: Steps, values: Values) -> tuple[Number,
     plain = a.flops / rate + moved
     fused_back = FUSED_BACKWARD_FLOPS / FUSED_BACKWARD_RATE * fused
     plain_back = 2.0 * a.flops / rate + SCORES_BACKWARD * moved
-    # Sliding windows with learned sinks (GPT-OSS) ran unfused, as published times suggest, until the software that
-    # captures expert layers in CUDA graphs.
-    sinks = step.model.sinks & (step.cuda_graphs == 0)
-    windowed = where(sinks, step.model.window_layers / step.model.layers, 0.0)
-    share = where(step.flash_attention, windowed, 1.0)
-    return fused + share * (plain - fused), fused_back + share * (plain_back - fused_back)
+    return where(step.flash_attention, fused, plain), where(step.flash_attention, fused_back, plain_back)
 
 
 def elementwise_seconds(nbytes: Number, step: Steps, values: Values) -> Number:

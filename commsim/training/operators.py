@@ -69,6 +69,13 @@ BACKWARD_BYTES = 1.7
 GATED_BYTES, PLAIN_BYTES = 6.0, 4.0
 """Per output of an activation function in 16 bit: two inputs (or one) read, one output written."""
 
+CLAMPED_BYTES, BIAS_BYTES = 54.0, 8.0
+"""Per output of GPT-OSS's clamped SwiGLU beyond a fused one's, and per element of the layer's output, in 16 bit, kernel
+by kernel as Megatron-Core runs what it does not fuse (`transformer/moe/experts.py`): biases added expert by expert and
+put together (16 and 8), two clamps (8), 1.702 x, its sigmoid and their product (14), the gate (10), the routing weights
+in fp32 and back (12), less the 6 of a fused one. That it is not fused before the software that captures expert layers
+in CUDA graphs is inferred from published times: without, they are a fifth to a third too short at any length."""
+
 ROTARY_BYTES = 5.0
 """Per element of queries, keys and values: read and written in 16 bit (4), and 1 assumed for angles and strides."""
 
@@ -248,14 +255,19 @@ def moe_layer(step: Steps) -> Layer:
         t * (_qkv_width(step) + model.value_width) / tp + rows * (moe.expert_ffn + model.hidden) + t * model.hidden
     )
     activated = rows * moe.expert_ffn / step.expert_tp + t * moe.shared_ffn / tp
+    plain = where(model.sinks & (step.cuda_graphs == 0) & (step.stack == "tuned"), 1.0, 0.0)
     elementwise = _elementwise(step, activated, quantised) | {
         # Gather the copies, scatter them to their experts, back, and the weighted sum: each reads and writes 16 bit.
         "permute": rows * model.hidden * 2.0 * (2 + 2 + 2 + 2),
         "router": routed * moe.experts * 4.0 * 6,
     }
-    # A grouped product launches per local expert; narrow formats also quantise each expert's input and its transpose.
-    per_local = where(step.precision.narrow, 6.0, 2.0) * np.minimum(local, 64.0)
-    return Layer(gemms, attention_core(step), elementwise, _kernels(step) + 30.0 + per_local)
+    if np.any(model.sinks):
+        clamped = rows * moe.expert_ffn / step.expert_tp * CLAMPED_BYTES + rows * model.hidden * BIAS_BYTES
+        elementwise["clamp"] = plain * clamped
+    # A grouped product launches per local expert; narrow formats also quantise each expert's input, in one kernel with
+    # its transpose; a clamped activation is a dozen kernels, and its biases are added expert by expert.
+    per_local = (where(step.precision.narrow, 4.0, 2.0) + plain * 2.0) * np.minimum(local, 64.0)
+    return Layer(gemms, attention_core(step), elementwise, _kernels(step) + 30.0 + per_local + plain * 12.0)
 
 
 def logits(step: Steps) -> tuple[Gemm, Number]:

@@ -505,3 +505,19 @@ def test_the_softmax_of_two_heads_is_torchs(micro: int, tp: int, flash: bool, al
     moved = 33.0 * micro * 1024 * 1024 * 16 / tp / (one.accelerator.memory_bytes_per_s * values["hbm"]) * alone
     assert seconds == pytest.approx(expected + moved)
     assert back == pytest.approx(expected_back + SCORES_BACKWARD * moved)
+
+
+def test_a_clamped_activation_costs_what_its_kernels_move_whatever_the_length() -> None:
+    """GPT-OSS before graphs: 54 bytes per activated element and 8 per element of the output, and launches."""
+
+    def one(seq_len: int, **more: Any) -> Step:
+        return _step(model=model("gpt-oss-20b"), seq_len=seq_len, dp=8, ep=8, **more)
+
+    for seq_len in (2048, 8192):
+        fused, plain = (moe_layer(one(seq_len, cuda_graphs=graphs)) for graphs in (True, False))
+        rows = seq_len * 4
+        assert plain.elementwise["clamp"] == pytest.approx(rows * 2880 * (54 + 8))
+        assert fused.elementwise["clamp"] == 0
+        assert plain.kernels - fused.kernels == 12 + 2 * 4
+        assert plain.attention.flops == fused.attention.flops
+    assert moe_layer(one(2048, stack="eager")).elementwise["clamp"] == 0
