@@ -86,14 +86,16 @@ def implied(entry: Entry, cells: Cells) -> Iterator[tuple[str, str]]:
             yield from ((name, str(text)) for name, text in case.items() if name != "words")
     release = _release(cells)
     for limit, columns in sorted(entry.get("before", {}).items(), key=lambda item: _number(item[0])):
-        if release and release < _number(limit):
+        if release and _dated(release) == _dated(_number(limit)) and release < _number(limit):
             yield from ((name, str(text)) for name, text in columns.items())
     yield from ((name, str(text)) for name, text in entry.get("columns", {}).items())
 
 
 def filled(cells: Cells) -> dict[str, str]:
-    """The cells of a row with its blank columns filled; ScenarioError for a framework that is not known."""
-    framework = framework_of(cells)
+    """A row with its blank columns filled; ScenarioError for an unknown framework or what is no release."""
+    framework, release = framework_of(cells), cells.get("release", "")
+    if release and not re.fullmatch(r"[a-z_]*\d+([.-]\d+)*", release, re.IGNORECASE):
+        raise ScenarioError(f"release = {release!r:.40}, expected such as 25.09, 0.12.0 or 2021-04")
     out = {"framework": framework} | {name: text for name, text in cells.items() if text or name != "framework"}
     usual = entries()["usual"]
     special = {"columns": {}, "where": usual["where"]}
@@ -120,6 +122,11 @@ def _old(cells: Cells) -> bool:
     parallelism, which came with selective recomputation."""
     whole = cells.get("recompute", "").lower() == "full" and cells.get("sp", "").lower() == "no"
     return whole or cells.get("precision", "").lower() == "fp16" or cells.get("gpu_model", "").startswith("V100")
+
+
+def _dated(release: tuple[int, ...]) -> bool:
+    """Whether a release counts by years (2021-04) and not by versions (25.09, 0.12)."""
+    return release[0] > 1900
 
 
 def _number(text: str) -> tuple[int, ...]:

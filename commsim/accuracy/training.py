@@ -13,6 +13,7 @@ from commsim.errors import CalibrationError
 from commsim.training.columns import Columns
 from commsim.training.compute import Values
 from commsim.training.parameters import parameters, values_text
+from commsim.training.spec import Step
 from commsim.training.step_time import step_time
 
 Float64 = npt.NDArray[np.float64]
@@ -24,6 +25,9 @@ _SCALE = 0.08
 """Error in ln at which a row's weight begins to fall, as in the fit to published rows."""
 
 _STEP, _ROUNDS = 1e-3, 8
+
+_FAR = 4.0
+"""Times that a row may be off: of published rows all but a few of a thousand are within."""
 
 
 def free_parameters() -> dict[str, float]:
@@ -108,8 +112,12 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     names = [name for name, _, _ in known]
     used = set(names)
     left_out = {row.id: row.reason or "no measured time, rate, TFLOP/s or MFU" for row in rows if row.id not in used}
+    known, dropped = _plausible(known, values)
+    left_out |= dropped
+    names = [name for name, _, _ in known]
     if not known:
-        raise CalibrationError("no row can be used: " + "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3]))
+        reasons = "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3])
+        raise CalibrationError(f"no row can be used: {reasons or 'there is none'}")
     table = Columns([step for _, step, _ in known])
     measured = np.array([seconds for _, _, seconds in known])
     error = np.log(measured / step_time(table, values).total)
@@ -123,6 +131,26 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     after = _percent(names, np.log(measured / step_time(table, best).total))
     moved = {name: f for name, f in factor.items() if abs(f - 1) >= 0.005}
     return TrainingCalibration(best, before, after, held_out, left_out, moved)
+
+
+def _plausible(
+    known: list[tuple[str, Step, float]], values: Values
+) -> tuple[list[tuple[str, Step, float]], dict[str, str]]:
+    """The rows that count, and why others do not: copies, and times that no software explains."""
+    kept: list[tuple[str, Step, float]] = []
+    dropped = {}
+    for name, step, measured in known:
+        predicted = float(step_time(step, values).total)
+        if (twin := next((n for n, s, m in kept if (s, m) == (step, measured)), None)) is not None:
+            dropped[f"{name} (again)" if name == twin else name] = f"the same step and time as {twin}"
+        elif not 1 / _FAR < predicted / measured < _FAR:
+            dropped[name] = (
+                f"measured {measured:.4g} s where {predicted:.4g} s are predicted, over {_FAR:g} times apart: another "
+                "machine, step or unit"
+            )
+        else:
+            kept.append((name, step, measured))
+    return kept, dropped
 
 
 def _held_out(slope: Float64, error: Float64) -> Float64:

@@ -24,8 +24,9 @@ from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
 from commsim.training.memory import Framework, peak_bytes
 from commsim.training.model import Model, model
+from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import KERNELS, Step
+from commsim.training.spec import DISPATCHERS, KERNELS, RECOMPUTE, Step
 from commsim.units import GIGA
 
 MAX_BYTES = 16 * 2**20
@@ -117,7 +118,16 @@ class RowReader:
     def count(self, name: str) -> int | None:
         """A whole number, None where blank."""
         value = self.number(name)
+        if value is not None and value % 1:
+            raise ScenarioError(f"{name} = {self.text(name)}, expected a whole number")
         return None if value is None else round(value)
+
+    def ranks(self, name: str) -> int:
+        """A whole number of at least 1, which a blank is."""
+        value = self.count(name)
+        if value == 0:
+            raise ScenarioError(f"{name} = 0, expected at least 1")
+        return value or 1
 
     def named(self, pattern: str) -> bool:
         """Whether the notes, table or model name a configuration."""
@@ -132,7 +142,7 @@ class RowReader:
         if missing or architecture is None:
             raise ScenarioError(f"missing: {', '.join(missing)}")
         gpu = self._accelerator()
-        n, tp, pp, cp = (self.count(c) or 1 for c in ("n_gpus", "tp", "pp", "cp"))
+        n, tp, pp, cp = (self.ranks(c) for c in ("n_gpus", "tp", "pp", "cp"))
         dp = n // (tp * pp * cp)
         if dp < 1 or dp * tp * pp * cp != n:
             raise ScenarioError(f"tp * pp * cp = {tp} * {pp} * {cp} does not divide n_gpus = {n}")
@@ -140,7 +150,12 @@ class RowReader:
         micro = self._micro_batch(batch, dp)
         node = self.count("gpus_per_node") or 8
         chunks = self._chunks(architecture.layers, pp)
-        moe, overlap, graphs = architecture.moe is not None, self._overlap(), self.text("cuda_graphs").lower()
+        moe, overlap = architecture.moe is not None, self._overlap()
+        graphs = self._one_of("cuda_graphs", ("yes", "no", "experts"))
+        self._one_of("flops", FLOPS)
+        imbalance = self.number("imbalance") or 1.0
+        if imbalance < 1:
+            raise ScenarioError(f"imbalance = {imbalance}, expected at least 1: the busiest over the mean")
         ep = self._experts(architecture, tp * cp * dp)
         attention = self._one_of("attention", ("unfused", *KERNELS))
         step = Step(
@@ -171,7 +186,7 @@ class RowReader:
             overlap_pp="pp" in overlap,
             gpus_per_node=node,
             nic_bytes_per_s=self._nic(gpu, node),
-            imbalance=(self.number("imbalance") or 1.0) if moe else 1.0,
+            imbalance=imbalance if moe else 1.0,
             expert_dispatch=self._dispatch(gpu),
             context_parallel=self.text("context_parallel").lower(),
         )
@@ -179,7 +194,7 @@ class RowReader:
 
     def _recomputing(self, step: Step) -> Step:
         """The step with its recomputation: of several words the first that fits in memory, else the last."""
-        *lean, last = self.text("recompute").lower().split()
+        *lean, last = self._words("recompute", RECOMPUTE)
         framework = cast(Framework, self.text("memory") or "megatron")
         for word in lean:
             less = replace(step, recompute=word)
@@ -194,9 +209,16 @@ class RowReader:
             raise ScenarioError(f"{name} = {word!r:.40}, expected one of {', '.join(choices)}")
         return word
 
+    def _words(self, name: str, choices: Sequence[str]) -> list[str]:
+        """The words of a column; ScenarioError where there is none, or one that is none of the choices."""
+        words = self.text(name).lower().split()
+        if wrong := [w for w in words if w not in choices] or ([] if words else [""]):
+            raise ScenarioError(f"{name} = {wrong[0]!r:.40}, expected some of {', '.join(choices)}")
+        return words
+
     def yes(self, name: str) -> bool:
         """Whether a column says yes; blank is no."""
-        return self._one_of(name, ("yes", "no", "true", "false", "")) in ("yes", "true")
+        return bool(self.text(name)) and self._one_of(name, ("yes", "no", "true", "false")) in ("yes", "true")
 
     def _overlap(self) -> set[str]:
         """What moves beside compute: the words of the column, and tp where the notes name it."""
@@ -208,29 +230,39 @@ class RowReader:
 
     def _dispatch(self, gpu: Accelerator) -> str:
         """What sends tokens to their experts: of two words the second is for racks that NVLink joins."""
-        words = self.text("expert_dispatch").lower().split()
+        words = self._words("expert_dispatch", DISPATCHERS)
         return words[-1 if gpu.rack > 1 else 0]
 
     def _chunks(self, layers: int, pp: int) -> int:
-        """Model chunks of a stage: a number, or one layer each but in plain 1F1B."""
-        if pp == 1:
+        """Model chunks of a stage: a number, or one layer each where the pipeline is an interleaved one."""
+        number = 0 if self.text("vpp").lower() == "layers" else self.ranks("vpp")
+        schedule = self._schedule_word()
+        if schedule in ("zb_v", "dualpipe_v"):
+            return 2
+        if pp == 1 or number:
+            return number if pp > 1 else 1
+        if schedule not in ("", "none", "interleaved_1f1b"):
             return 1
-        if self.text("vpp").lower() != "layers":
-            return self.count("vpp") or 1
-        return 1 if self.text("schedule").lower() == "1f1b" else max(math.ceil(layers / pp), 1)
+        most = math.ceil(layers / pp)  # embedding and output may count as layers
+        return max(most if most * pp <= layers + 2 else layers // pp, 1)
+
+    def _schedule_word(self) -> str:
+        words = {"none": "", "1f1b interleaved": "interleaved_1f1b"} | {name: name for name in SCHEDULES} | {"": ""}
+        return words[self._one_of("schedule", tuple(words))]
 
     def _schedule(self, chunks: int) -> str:
-        if self.text("schedule").lower() == "dualpipe":
-            return "dualpipe"
-        return "interleaved_1f1b" if chunks > 1 else "1f1b"
+        """The named schedule; 1F1B with several chunks is the interleaved one."""
+        word = self._schedule_word()
+        if word in ("", "1f1b", "interleaved_1f1b"):
+            return "interleaved_1f1b" if chunks > 1 else "1f1b"
+        return word
 
     def model(self) -> Model | None:
         """The architecture, with a multi-token-prediction module as one more layer where it is trained too."""
         built = self._architecture()
         if built is None:
             return None
-        mtp = self.yes("mtp") and built.name == "deepseek-v3" and not self.named("w/o MTP")
-        return replace(built, layers=built.layers + mtp, gated_mlp=self.yes("gated_mlp") or built.gated_mlp)
+        return replace(built, layers=built.layers + self.yes("mtp"), gated_mlp=self.yes("gated_mlp") or built.gated_mlp)
 
     def _architecture(self) -> Model | None:
         """The architecture of the columns, with experts, latent attention and head width of the preset of that name."""
@@ -261,6 +293,7 @@ class RowReader:
         ffn = self.count("ffn_hidden") or preset.ffn_hidden
         if ffn % 64 and preset.gated_mlp:
             ffn = 256 * math.ceil(ffn / 256)  # 8/3 h is rounded up to a multiple of 256 where it is built
+        alike = (preset.hidden, preset.heads) == (hidden, heads)
         moe = preset.moe
         if moe is not None and layers != preset.layers:
             dense = re.search(r"(\d+) dense layer", self.notes)
@@ -270,10 +303,10 @@ class RowReader:
             layers=layers,
             hidden=hidden,
             heads=heads,
-            kv_heads=self.count("kv_heads") or heads,
-            head_dim=preset.head_dim if (preset.hidden, preset.heads) == (hidden, heads) else max(hidden // heads, 1),
+            kv_heads=self.count("kv_heads") or (preset.kv_heads if alike else heads),
+            head_dim=preset.head_dim if alike else max(hidden // heads, 1),
             ffn_hidden=ffn,
-            vocab=self._vocab(),
+            vocab=self.count("vocab") or (preset.vocab if alike else self._vocab()),
             gated_mlp=preset.gated_mlp if preset.hidden == hidden else ffn % hidden != 0,
             moe=moe,
         )
@@ -298,6 +331,8 @@ class RowReader:
         gpu = accelerator(self.text("gpu_model"))
         watts = re.search(r"(\d{3,4}) W limit", self.notes)
         limit = self.number("power_limit_w") or (float(watts[1]) if watts else 0.0)
+        if limit and not 0.1 * gpu.tdp_w <= limit <= 1.5 * gpu.tdp_w:
+            raise ScenarioError(f"power_limit_w = {limit:g}, expected watts near those of {gpu.name}, {gpu.tdp_w:g}")
         return replace(gpu, tdp_w=limit) if limit else gpu
 
     def _micro_batch(self, batch: int, dp: int) -> int:
@@ -325,13 +360,15 @@ class RowReader:
     def _nic(self, gpu: Accelerator, node: int) -> float:
         """Bytes per second of a rank's NIC: the printed network, else that of the GPU's reference machine."""
         text = self.text("inter_node_net")
-        rate = re.search(r"([\d.]+)\s*([GT])b/s", text)
+        rate = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([GT])b/s", text)
         if rate is None:
             gbits = {"volta": 100 * 4 / node if node < 16 else 50, "ampere": 200, "ada": 200, "hopper": 400}
             usual = 800 if gpu.name.startswith(("B300", "GB300")) else 400
             return gbits.get(gpu.generation, usual) * GIGA / 8
         bits = float(rate[1]) * {"G": GIGA, "T": 1e12}[rate[2]]
-        many = re.search(r"(\d+)x\d|x(\d+) per node", text)
+        if not 0 < bits < 1e15:
+            raise ScenarioError(f"inter_node_net = {text!r:.60}, expected a rate such as 400 Gb/s")
+        many = re.search(r"([1-9]\d*)x\d|x([1-9]\d*) per node", text)
         if re.search(r"per GPU", text):
             return bits / 8
         ports = int(many[1] or many[2]) if many else 1

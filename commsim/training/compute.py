@@ -107,12 +107,12 @@ def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, N
     again, as kernels of scans do that keep no states) and of its weight gradient."""
     width = 2.0 if g.wide else step.precision.gemm_bytes
     gpu = Throughput(gemm_rate(step, values, g.wide), memory_rate(step, values), step.accelerator.sms)
-    terms, misaligned = product_terms(values), values["misaligned"]
+    terms = product_terms(values)
+    slower = where((g.n % 64 == 0) & (g.k % 64 == 0), 1.0, values["misaligned"])  # of the weight, whatever the tokens
 
     def seconds_of(p: Gemm, extra: Number = 0.0) -> Number:
         """Of the mean layer."""
         nbytes = p.groups * ((p.m * p.k + p.k * p.n) * width + p.m * p.n * 2.0 + extra)
-        slower = where((p.n % 64 == 0) & (p.k % 64 == 0), 1.0, misaligned)
         seconds = where(p.m * p.n * p.k > 0, product_seconds(p, nbytes, gpu, terms) * slower, 0.0)
         return seconds if np.all(p.share == 1.0) else seconds * p.share
 

@@ -131,7 +131,8 @@ class Step:
             return 1.0
         often = (self.zero_stage == 3) | (self.ep > 1)
         tokens = self.micro_batch_size * self.seq_len * where(often, 1, self.num_microbatches)
-        return busiest(self.packed, tokens, self.dp)
+        whole = self.seq_len / self.attended_len  # a sequence holds no longer document
+        return np.minimum(busiest(self.packed, tokens, self.dp), whole)
 
     @property
     def sequence_cut(self) -> Number:

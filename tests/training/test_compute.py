@@ -384,7 +384,7 @@ def test_an_expert_layer_by_hand() -> None:
     assert products["experts_up"] == [rows / 2, 2 * f, h, 2]  # of two local experts, gate and up
     assert products["experts_down"] == [rows / 2, h, f, 2]
     assert products["router"] == [2048, 8, h, 1]
-    assert float(layer.kernels) == 16 + 4 + 30 + 6 * 2
+    assert float(layer.kernels) == 16 + 4 + 30 + 4 * 2
 
 
 def test_the_attention_core_by_hand() -> None:

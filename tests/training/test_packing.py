@@ -54,10 +54,17 @@ def test_the_largest_of_normal_numbers(count: int, expected: float) -> None:
 
 
 def test_replicas_that_meet_in_every_micro_batch_wait_longer() -> None:
-    one = step(packed=(512, 4096), dp=8)
+    one = step(packed=(512, 1024), dp=8)
     sharded = replace(one, zero_stage=3)
     assert one.num_microbatches == 8
     assert sharded.busiest_attention - 1 == pytest.approx((one.busiest_attention - 1) * 8**0.5)
+
+
+@given(lengths=st.lists(st.integers(1, 4096), min_size=1, max_size=40), dp=st.sampled_from([1, 8, 512]))
+def test_no_replica_has_more_than_whole_sequences(lengths: list[int], dp: int) -> None:
+    one = step(packed=tuple(lengths), dp=dp, global_batch_size=dp, zero_stage=3)
+    assert 1 <= float(one.busiest_attention) * attended_length(lengths) <= 4096 * (1 + 1e-12) + attended_length(lengths)
+    assert float(one.busiest_attention) <= max(1.0, 4096 / attended_length(lengths))
 
 
 def test_flops_of_a_step_count_documents() -> None:

@@ -135,6 +135,18 @@ def test_rows_that_do_not_help_one_another_change_nothing(table: MeasuredRows) -
     assert "the shipped values stay" in result.verdict()
 
 
+def test_rows_far_off_and_copies_do_not_calibrate(table: MeasuredRows) -> None:
+    row = next(row for row in table.rows if row.source == "ark22")
+    seconds = float(Removal().seconds(table_of([row]), shipped_values())[0])
+    far = row_of(dict(row.cells) | {"id": "far", "iteration_time_s": f"{1000 * seconds:.6f}"})
+    one, more = (calibrate_from_rows(rows, shipped_values()) for rows in ([row], [row, row, far]))
+    assert one.values == more.values
+    assert "over 4 times apart" in more.left_out["far"]
+    assert "the same step and time" in more.left_out[f"{row.id} (again)"]
+    with pytest.raises(CalibrationError, match="far: measured"):
+        calibrate_from_rows([far], shipped_values())
+
+
 def test_calibration_needs_a_row_that_can_be_predicted() -> None:
     with pytest.raises(CalibrationError, match="x-1: missing: gpu_model"):
         calibrate_from_rows([RowReader({"id": "x-1", "gpu_model": ""}).row()], shipped_values())

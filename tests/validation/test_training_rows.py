@@ -223,6 +223,16 @@ def test_a_framework_implies_columns_by_its_release() -> None:
         ("lora", "maybe", "expected one of yes, no"),
         ("imbalance", "much", "expected a number"),
         ("expert_dispatch", "post", "expert_dispatch = 'post'"),
+        ("expert_dispatch", "deepep post", "expert_dispatch = 'post'"),
+        ("recompute", "none some", "recompute = 'some', expected some of none, selective, layerwise, full"),
+        ("cuda_graphs", "some", "expected one of yes, no, experts"),
+        ("schedule", "fast", "schedule = 'fast', expected one of"),
+        ("release", "-1", "release = '-1', expected such as 25.09"),
+        ("imbalance", "0.5", "expected at least 1"),
+        ("power_limit_w", "1", "power_limit_w = 1, expected watts near those of GB300"),
+        ("tp", "2.5", "tp = 2.5, expected a whole number"),
+        ("n_gpus", "0", "n_gpus = 0, expected at least 1"),
+        ("inter_node_net", "0 Gb/s", "expected a rate such as 400 Gb/s"),
     ],
 )
 def test_facts_that_are_none_say_so(column: str, text: str, message: str) -> None:
@@ -243,6 +253,35 @@ def test_what_does_not_fit_was_recomputed() -> None:
     own = row_of(cells | {"recompute": "none"}).step
     assert own is not None
     assert own.recompute == "none"
+
+
+def test_a_release_is_compared_with_its_like() -> None:
+    """Megatron-Core's own versions and NVIDIA's containers are no years."""
+    for release in ("0.12", "core_r0.14.0", "25.09", "2024-07", ""):
+        assert filled(BARE | {"framework": "megatron-lm", "release": release})["attention"] == "vendor"
+
+
+def test_a_named_schedule_is_that_schedule() -> None:
+    for word, schedule, chunks in (
+        ("zb_v", "zb_v", 2), ("DualPipe", "dualpipe", 1), ("1F1B", "1f1b", 1), ("none", "interleaved_1f1b", 31),
+    ):  # fmt: skip
+        step = row_of(BRIDGE | {"schedule": word}).step
+        assert step is not None
+        assert (step.schedule, step.virtual_stages) == (schedule, chunks)
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4, 5, 6, 8, 16])
+def test_a_blank_number_of_chunks_fits_the_layers(pp: int) -> None:
+    cells = BRIDGE | {"model": "Llama 3 8B", "layers": "32", "n_gpus": str(8 * pp), "pp": str(pp), "ep": ""}
+    row = row_of(cells | {"global_batch_seqs": str(16 * pp), "framework": "nemo", "mtp": "no"})
+    assert row.reason == ""
+
+
+def test_a_preset_beside_its_own_sizes_is_the_preset() -> None:
+    bare = BRIDGE | {"model": "llama-3-8b", "pp": "1", "ep": "", "kv_heads": "", "vocab": "", "ffn_hidden": ""}
+    named = row_of(bare | {"layers": "", "hidden": "", "heads": ""}).step
+    sized = row_of(bare | {"layers": "32", "hidden": "4096", "heads": "32"}).step
+    assert named == sized
 
 
 def test_facts_change_the_step() -> None:
