@@ -1,10 +1,6 @@
 """Measured training steps of a table: every row as a step of the model with its seconds, or why it cannot be one.
 
 Blank columns are filled by `commsim.accuracy.facts`. Of `notes` only fixed words count that name a configuration.
-
-FLOPs per token of a printed rate: ``hardware`` 96 L h^2 (1 + s/6h + V/16Lh), which counts the recomputed forward
-(Narayanan et al. 2021, eq. 3); ``full`` and ``causal`` three times the forward products with the whole score matrix or
-half of it; ``six`` 6 P + 12 L h s.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from commsim.accuracy.facts import filled
+from commsim.accuracy.flops import FLOPS, flops_per_token
 from commsim.document import read_text
 from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
@@ -36,7 +33,6 @@ MEMORY_MARGIN = 1.12
 """A row that was run has fit. Of published peaks 95 % are overestimated by less (`commsim validate training`)."""
 
 NEEDED = ("id", "source", "gpu_model", "n_gpus", "seq_len", "global_batch_seqs")
-FLOPS = ("hardware", "full", "causal", "six")
 MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_mem_GiB")
 
 
@@ -374,8 +370,6 @@ class RowReader:
         ports = int(many[1] or many[2]) if many else 1
         return bits * ports / node / 8
 
-    # -- what was measured ---------------------------------
-
     def seconds(self, step: Step) -> float | None:
         """Seconds per step, printed or from a rate; None where the row prints no figure that gives them."""
         if self.measured["iteration_time_s"]:
@@ -395,19 +389,6 @@ class RowReader:
         """FLOPs per token that a printed rate counts; a share of the peak counts model FLOPs, whatever a rate does."""
         convention = self._one_of("flops", FLOPS)
         return flops_per_token(step, "full" if of_peak and convention == "hardware" else convention)
-
-
-def flops_per_token(step: Step, convention: str) -> float:
-    """FLOPs per token by a convention of `FLOPS`; with frozen weights the weight gradient is left out."""
-    m, s = step.model, step.seq_len
-    if convention == "hardware":
-        h, layers = m.hidden, m.layers
-        return 96.0 * layers * h * h * (1 + s / (6 * h) + m.vocab / (16 * layers * h))
-    if convention == "six":
-        return 6.0 * m.active_parameters() + 12.0 * m.layers * m.hidden * s
-    scores = 4.0 * s * m.q_width * (0.5 if convention == "causal" and m.causal else 1.0)
-    weights = m.active_parameters() - m.embedding_parameters + (m.vocab * m.hidden if m.tied_embeddings else 0)
-    return (2.0 if step.frozen_weights else 3.0) * (2.0 * weights + m.layers * scores)
 
 
 def _positive(text: str) -> float:

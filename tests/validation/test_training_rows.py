@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.accuracy.facts import FACTS, entries, filled, framework_of
-from commsim.accuracy.training_rows import FLOPS, MEASURED, RowReader, flops_per_token, read_rows
+from commsim.accuracy.flops import FLOPS, flops_per_token
+from commsim.accuracy.training_rows import MEASURED, RowReader, read_rows
 from commsim.errors import LogFormatError
 from study.paths import DOCS
 from study.training import training_steps

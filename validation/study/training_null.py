@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from commsim.accuracy.training_rows import flops_per_token
+from commsim.accuracy.flops import flops_per_token
 from commsim.training.step_time import stage_parameters
 from study.training_rows import MeasuredRows
 
