@@ -119,7 +119,7 @@ def test_calibration_from_rows_of_a_slower_machine(table: MeasuredRows, tmp_path
     path = tmp_path / "machine.yaml"
     path.write_text(many.text())
     after = 1.2 * times * (1 + np.array(list(many.after.values())) / 100)
-    assert Removal().seconds(table_of(rows), read_values(path)) == pytest.approx(after, rel=2e-4)
+    assert Removal().seconds(table_of(rows), read_values(path)) == pytest.approx(after, rel=1e-4)
 
 
 def test_rows_that_do_not_help_one_another_change_nothing(table: MeasuredRows) -> None:
