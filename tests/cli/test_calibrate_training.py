@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.cli import app
+from commsim.errors import LogFormatError
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 
@@ -85,3 +86,11 @@ def test_a_launch_mode_that_changes_nothing_is_told(folder: Path) -> None:
     )
     (alone,) = load_scenarios(folder / "scenario.yaml", [asked])
     assert not [w for w in run(alone).warnings if "launch_mode" in w]
+
+
+def test_a_table_that_lacks_a_column_is_refused_as_one_of_steps(folder: Path) -> None:
+    (folder / "steps.csv").write_text("id,source\n1,2\n")
+    files = [str(folder / name) for name in ("scenario.yaml", "steps.csv")]
+    result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml")])
+    assert isinstance(result.exception, LogFormatError)  # exit status 2 of the command
+    assert "expected also gpu_model" in str(result.exception)
