@@ -110,19 +110,18 @@ class Rendezvous:
         Raises MeasurementError where a rank stops, or says nothing for so long.
         """
         keys = [f"{name}/{rank}" for rank in range(self.place.world_size)]
+        store, word = self.store, f"{name}/verdict"
+
+        def silent() -> set[int]:
+            if store.check(["fault"]):
+                store.compare_set(word, "", store.get("fault").decode())
+            return set() if store.check(keys) else {rank for rank, key in enumerate(keys) if not store.check([key])}
+
         try:
-            self.store.set(keys[self.place.rank], json.dumps(mine))
-            until = time.monotonic() + timeout_s
-            while not self.store.check(keys):
-                if self.store.check(["fault"]):
-                    raise MeasurementError(self.store.get("fault").decode())
-                if time.monotonic() > until:
-                    silent = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
-                    raise MeasurementError(
-                        f"no answer from rank {', '.join(map(str, silent))} within {timeout_s:.0f} s, --timeout"
-                    )
-                time.sleep(_POLL_S)
-            return [json.loads(self.store.get(key)) for key in keys]
+            store.set(keys[self.place.rank], json.dumps(mine))
+            late = f"no answer from rank {{}} within {timeout_s:.0f} s, --timeout"
+            self._settle(word, silent, time.monotonic() + timeout_s, late)
+            return [json.loads(store.get(key)) for key in keys]
         except RuntimeError as error:  # of torch, when the store is gone
             raise MeasurementError("rank 0 has stopped") from error
 
@@ -153,11 +152,7 @@ class Rendezvous:
         return f"{self.place}: no answer from rank 0 at {where} within {self._timeout_s:.0f} s ({_first_line(text)})"
 
     def _greet(self, fingerprint: str) -> None:
-        """Waits until all ranks have said who they are; whoever finds a contradiction tells it to all.
-
-        The first word about it holds for every rank, or some would set out while others have heard of a fault: rank 0
-        that all are there, or any rank that they do not belong together.
-        """
+        """Waits until all ranks have said who they are; whoever finds a contradiction tells it to all."""
         place, store = self.place, self.store
         self._first = store.add(f"present/{place.rank}", 1) == 1
         if not self._first:
@@ -165,7 +160,8 @@ class Rendezvous:
         mine = {"world_size": place.world_size, "run": fingerprint}
         store.set(f"hello/{place.rank}", json.dumps(mine))
         waiting = set(range(place.world_size))
-        while True:
+
+        def absent() -> set[int]:
             for rank in [rank for rank in sorted(waiting) if store.check([f"hello/{rank}"])]:
                 waiting.discard(rank)
                 hello = json.loads(store.get(f"hello/{rank}"))
@@ -178,17 +174,28 @@ class Rendezvous:
                     raise MeasurementError(
                         f"ranks {rank} and {place.rank} were started with different scenarios or options"
                     )
-            if not waiting and place.rank == 0:
-                store.compare_set("verdict", "", _TOGETHER)
-            if time.monotonic() > self._deadline + (0.0 if waiting else _ANSWER_S):
-                late = sorted(waiting) or [0]  # which has not said that all are there
-                names = ", ".join(map(str, late[:8])) + (" ..." if len(late) > 8 else "")
-                missing = (
-                    f"{len(late)} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {names}"
-                )
-                store.compare_set("verdict", "", missing)
-            if store.check(["verdict"]):
-                verdict = store.get("verdict").decode()
+            return waiting
+
+        late = f"{{count}} of {place.world_size} ranks did not come within {self._timeout_s:.0f} s: {{}}"
+        self._settle("verdict", absent, self._deadline, late)
+
+    def _settle(self, word: str, missing: Callable[[], set[int]], deadline: float, late: str) -> None:
+        """Waits for the first word under this key, which holds for every rank: that all are there, or a fault.
+
+        Without it some ranks would set out, and wait for others that have heard of a fault and left. Rank 0 says that
+        none is missing, any rank that the time is over. Raises MeasurementError with the fault.
+        """
+        store = self.store
+        while True:
+            absent = missing()
+            if not absent and self.place.rank == 0:
+                store.compare_set(word, "", _TOGETHER)
+            if time.monotonic() > deadline + (0.0 if absent else _ANSWER_S):
+                ranks = sorted(absent) or [0]  # which has not said that all are there
+                names = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+                store.compare_set(word, "", late.format(names, count=len(ranks)))
+            if store.check([word]):
+                verdict = store.get(word).decode()
                 if verdict != _TOGETHER:
                     raise MeasurementError(verdict)
                 return

@@ -93,6 +93,17 @@ def test_a_rank_that_stops_meanwhile_is_heard() -> None:
         both[0].gather("seat", {}, 10.0)
 
 
+def test_a_fault_that_one_rank_has_heard_holds_for_all() -> None:
+    """Rank 0 heard of it, and has left: a rank that went on, as all have spoken, would wait for it."""
+    both = meetings(2)
+    both[1].store.set("fault", "rank 2 of 3: another world size")
+    with pytest.raises(MeasurementError, match="another world size"):
+        both[0].gather("seat", {}, 10.0)
+    both[1].store.delete_key("fault")
+    with pytest.raises(MeasurementError, match="another world size"):
+        both[1].gather("seat", {}, 10.0)
+
+
 def test_a_rank_that_says_nothing_is_named() -> None:
     both = meetings(2)
     before = time.monotonic()
