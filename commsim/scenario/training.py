@@ -20,6 +20,7 @@ from commsim.scenario.training_parts import Count, FineTuneSpec, MeshSpec, Modul
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator, read_processor
 from commsim.training.compute import Values
+from commsim.training.finetune import fine_tune
 from commsim.training.mesh import ORDER, Mesh
 from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
@@ -267,6 +268,7 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         *refusals(partial(_check_buckets, step), spec.bucket_size, ("bucket_size",)),
         (late, ("pipeline_schedule",), late or ""),
         *refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",)),
+        *refusals(lambda tune: fine_tune(step, **dict(tune)), spec.finetune, ("finetune", "rank")),
         (spec.context_parallel == "ulysses" and heads % step.cp, ("context_parallel",), uneven),
         *((True, ("stragglers",), f"found stage {stage}, expected 0 to {step.pp - 1}") for stage in beyond[:1]),
     )

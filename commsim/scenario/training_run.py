@@ -17,6 +17,7 @@ from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.advice import advice, finetune_advice
 from commsim.training.communicators import GlooGroups
+from commsim.training.compute import memory_rate
 from commsim.training.copies import beside_copies, copied_bytes
 from commsim.training.dispatch import beyond_measured
 from commsim.training.finetune import (
@@ -193,9 +194,8 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
     )
     compute, update_s = compute_time(step, values), optimizer_time(step, values)
     if tune is not None:
-        rate = step.accelerator.memory_bytes_per_s * values["hbm"]
-        compute = beside_base(compute, step, tune, rate)
-        update_s = update_seconds(step, tune, rate, spec.stage_layers)
+        compute = beside_base(compute, step, tune, values)
+        update_s = update_seconds(step, tune, float(memory_rate(step, values)), spec.stage_layers)
     if offload is not None and offload.activations:
         compute = beside_copies(compute, step, plan, copied_bytes(step, plan, spec.framework, tune))
     return step_program(

@@ -161,7 +161,7 @@ def _seconds(
     plain = compute_time(step, values)
     compute = plain
     if tune is not None:
-        compute = beside_base(compute, step, tune, step.accelerator.memory_bytes_per_s * values["hbm"])
+        compute = beside_base(compute, step, tune, values)
     if offload is not None and offload.activations:
         compute = beside_copies(compute, step, plan, copied_bytes(step, plan, framework, tune))
     chunks = chunks_of(step, layers)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from commsim.errors import CommsimError
 from commsim.training.activations import layer_input, layer_kept, recomputed
+from commsim.training.compute import gemm_rate, memory_rate
 from commsim.training.memory import (
     STASHED_INPUTS,
     StageMemory,
@@ -26,6 +28,7 @@ from commsim.training.stages import chunks_of
 from commsim.training.step_time import NORM_BYTES, UPDATE_BYTES
 
 if TYPE_CHECKING:
+    from commsim.training.compute import Values
     from commsim.training.stages import Chunk
     from commsim.training.work import ChunkSeconds, ComputeTime
 
@@ -58,8 +61,9 @@ ROW_PARALLEL = ("o", "down")
 
 
 def lora_moved(step: Step, targets: Sequence[str]) -> float:
-    """Bytes per token and layer that a rank's products of LoRA read and write forward: 16-bit inputs, and outputs with
-    the sum of the base's. Beside a row-parallel matrix the output is whole, beside others the input."""
+    """Bytes per token and layer that a rank's products of LoRA read and write forward beside what lies between the two
+    matrices: 16-bit inputs, and outputs with the sum of the base's. Beside a row-parallel matrix the output is whole,
+    beside others the input."""
     moved = 0.0
     for target in targets:
         for n_in, n_out in _widths(step, [target]):
@@ -106,14 +110,15 @@ def _widths(step: Step, targets: Sequence[str]) -> list[tuple[int, int]]:
 class FineTune:
     """Frozen base weights and few trainable ones. ``base_bytes`` per frozen parameter: 2, or `NF4_BYTES`.
 
-    ``moved_bytes``: what the trainable products beside the base read and write per token in a forward; ``kept_bytes``:
-    what they keep of a token and layer for the backward. ``calls``: `lora_calls`.
+    ``moved_bytes`` and ``flops``: what the trainable products beside the base read and write, and compute, per token in
+    a rank's forward; ``kept_bytes``: what they keep of a token and layer for the backward. ``calls``: `lora_calls`.
     """
 
     trainable: float
     base_bytes: float = 2.0
     state_bytes: float = 16.0
     moved_bytes: float = 0.0
+    flops: float = 0.0
     kept_bytes: float = 0.0
     inner: float = 0.0  # elements per token and layer between LoRA's matrices
     calls: tuple[tuple[str, float, int, int], ...] = ()
@@ -137,30 +142,43 @@ def fine_tune(
 
     Adapters: two per layer, down, up, and their biases (Houlsby et al. 2019). Prefix: a key and a value per layer and
     position (Li & Liang 2021). Prompt: an embedding per position (Lester et al. 2021). Prefixes and prompts have no
-    products of their own; the few positions that they add are not timed.
+    products of their own; the few positions that they add are not timed. CommsimError for a rank above a matrix's.
     """
     layers, h = step.model.layers, step.model.hidden
+    least = min((min(pair) for pair in _widths(step, targets)), default=0)
+    if kind in ("lora", "qlora") and rank > least:
+        raise CommsimError(f"found {rank}, expected at most {least}, the narrower side of a targeted matrix")
     states = step.precision.resident_state_bytes(step.optimizer)
     if kind in ("lora", "qlora"):
-        moved, trained = layers * lora_moved(step, targets), lora_parameters(step, rank, targets)
-        base, inner = NF4_DOUBLE_BYTES if kind == "qlora" else 2.0, float(rank * len(_widths(step, targets)))
-        calls = lora_calls(step, rank, targets) if step.tp > 1 else ()
-        return FineTune(trained, base, states, moved, lora_kept(step, targets), inner, calls)
+        trained = lora_parameters(step, rank, targets)
+        return FineTune(
+            trained,
+            NF4_DOUBLE_BYTES if kind == "qlora" else 2.0,
+            states,
+            layers * (lora_moved(step, targets) + 4.0 * rank * len(_widths(step, targets))),
+            2.0 * trained / step.tp,
+            lora_kept(step, targets),
+            float(rank * len(_widths(step, targets))),
+            lora_calls(step, rank, targets) if step.tp > 1 else (),
+        )
     if kind == "adapters":
-        return FineTune(layers * 2 * (2 * h * bottleneck + h + bottleneck), 2.0, states, layers * 2 * 10.0 * h)
+        trained = layers * 2 * (2 * h * bottleneck + h + bottleneck)
+        return FineTune(trained, 2.0, states, layers * 2 * 10.0 * h, 2.0 * trained)
     return FineTune(layers * 2 * length * step.model.kv_width if kind == "prefix" else length * h, 2.0, states)
 
 
-def beside_base(compute: ComputeTime, step: Step, tune: FineTune, memory_bytes_per_s: float) -> ComputeTime:
-    """The passes with what a method adds: its products are bound by memory, once forward and twice backward, and a
-    quantised base is read in 4 bits and written in 16 before every pass's products (bitsandbytes dequantises)."""
+def beside_base(compute: ComputeTime, step: Step, tune: FineTune, values: Values) -> ComputeTime:
+    """The passes with what a method adds: its products once forward and twice backward, bound by memory unless their
+    rank is in the hundreds, and a quantised base is read in 4 bits and written in 16 before every pass's products
+    (bitsandbytes dequantises)."""
     inside = step.model.parameters() - _wide_parameters(step)
-    forward = tune.moved_bytes * step.rank_tokens
-    unpack = inside * (tune.base_bytes + 2.0) if tune.quantised else 0.0
+    read, rate = float(memory_rate(step, values)), float(gemm_rate(step, values, wide=True))
+    forward = step.rank_tokens * max(tune.moved_bytes / read, tune.flops / rate)
+    unpack = inside * (tune.base_bytes + 2.0) / read if tune.quantised else 0.0
     again = forward + unpack if step.recompute == "full" else 0.0
 
     def seconds(chunk: Chunk) -> ChunkSeconds:
-        base, share = compute(chunk), chunk.layers / step.model.layers / memory_bytes_per_s
+        base, share = compute(chunk), chunk.layers / step.model.layers
         return replace(
             base,
             forward=base.forward + share * (forward + unpack),

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 from steps import step
 
+from commsim.errors import CommsimError
+from commsim.training.compute import gemm_rate
 from commsim.training.finetune import (
+    Kind,
     beside_base,
     fine_tune,
     finetune_step_memory,
@@ -18,12 +21,14 @@ from commsim.training.finetune import (
     update_seconds,
 )
 from commsim.training.memory import step_memory
+from commsim.training.parameters import shipped_values
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import chunks_of
 from commsim.training.step_run import StepProgram, step_program
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds, chunk_calls
 
+VALUES = shipped_values()
 ALL = ("q", "k", "v", "o", "up", "gate", "down")
 H, F, KV = 4096, 14336, 1024
 WIDTHS = {"q": (H, H), "k": (H, KV), "v": (H, KV), "o": (H, H), "up": (H, F), "gate": (H, F), "down": (F, H)}
@@ -58,8 +63,29 @@ def test_products_of_a_rank_read_inputs_and_write_outputs_as_cut(tp: int) -> Non
     one = _tuned(tp=tp)
     tune = fine_tune(one, "lora", targets=ALL)
     (chunk,) = chunks_of(one)
-    plain, seconds = ChunkSeconds(1.0, 1.0, 0.0), beside_base(lambda _: plain_seconds, one, tune, 1e12)(chunk)
-    assert seconds.forward - plain.forward == pytest.approx(32 * by_hand * 4096 / 1e12)
+    plain, seconds = ChunkSeconds(1.0, 1.0, 0.0), beside_base(lambda _: plain_seconds, one, tune, VALUES)(chunk)
+    between = 7 * 4 * 16  # what A makes is written and read
+    rate = one.accelerator.memory_bytes_per_s * VALUES["hbm"]
+    assert seconds.forward - plain.forward == pytest.approx(32 * (by_hand + between) * 4096 / rate)
+
+
+def test_a_rank_of_thousands_computes_as_long_as_its_products_take() -> None:
+    """2 FLOPs per trained weight and token forward, twice that backward; a rank in the tens waits for memory."""
+    one = _tuned()
+    wide, narrow = (fine_tune(one, "lora", rank=rank, targets=("q",)) for rank in (4096, 8))
+    (chunk,) = chunks_of(one)
+    wide_s, narrow_s = (beside_base(lambda _: plain_seconds, one, tune, VALUES)(chunk) for tune in (wide, narrow))
+    flops = 32 * 2 * 2 * 4096 * 4096 * 4096.0
+    assert wide_s.forward - 1.0 == pytest.approx(flops / float(gemm_rate(one, VALUES, wide=True)))
+    assert wide_s.backward_input - 1.0 == pytest.approx(2 * (wide_s.forward - 1.0))
+    assert narrow_s.forward - 1.0 < 0.5 * (wide_s.forward - 1.0)
+
+
+@pytest.mark.parametrize("kind", ["lora", "qlora"])
+def test_a_rank_above_a_matrix_is_refused(kind: Kind) -> None:
+    fine_tune(_tuned(), kind, rank=KV, targets=("q", "v"))
+    with pytest.raises(CommsimError, match="found 1025, expected at most 1024"):
+        fine_tune(_tuned(), kind, rank=KV + 1, targets=("q", "v"))
 
 
 plain_seconds = ChunkSeconds(1.0, 1.0, 0.0)
