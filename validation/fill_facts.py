@@ -13,8 +13,8 @@ import io
 import sys
 from pathlib import Path
 
+from commsim.accuracy.cells import NEEDED, read_table
 from commsim.accuracy.facts import FACTS
-from commsim.accuracy.training_rows import NEEDED, read_table
 from commsim.files import write_atomically
 from study.training_rows import SCORING, with_facts
 

@@ -5,8 +5,6 @@ Blank columns are filled by `commsim.accuracy.facts`. Of `notes` only fixed word
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from commsim.accuracy.cells import NEEDED, number, read_table
 from commsim.accuracy.facts import filled
 from commsim.accuracy.flops import FLOPS, flops_per_token
-from commsim.document import read_text
-from commsim.errors import Fault, LogFormatError, ScenarioError
+from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator, accelerator
 from commsim.training.memory import Framework, peak_bytes
 from commsim.training.model import Model, model
@@ -26,13 +24,12 @@ from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import DISPATCHERS, KERNELS, RECOMPUTE, Step
 from commsim.units import GIGA
 
-MAX_BYTES = 16 * 2**20
-"""A table of rows may be this large: ten times all that is published."""
-
 MEMORY_MARGIN = 1.12
 """A row that was run has fit. Of published peaks 95 % are overestimated by less (`commsim validate training`)."""
 
-NEEDED = ("id", "source", "gpu_model", "n_gpus", "seq_len", "global_batch_seqs")
+BATCH_TOLERANCE = 0.1
+"""By how much a printed batch may miss whole micro-batches on every rank: some papers print round numbers."""
+
 MEASURED = ("iteration_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_mem_GiB")
 
 
@@ -51,30 +48,6 @@ def read_rows(path: Path) -> list[TrainingRow]:
     return [RowReader(cells).row() for cells in read_table(path, NEEDED)]
 
 
-def read_table(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
-    """The cells of every row of a CSV file by column; LogFormatError where it lacks a needed column."""
-    table = csv.DictReader(io.StringIO(read_text(path, error=LogFormatError, limit=MAX_BYTES)))
-    names = table.fieldnames or []
-    missing = [n for n in needed if n not in names]
-    if missing:
-        message = f"found the columns {', '.join(names)[:200]}, expected also {', '.join(missing)}"
-        raise LogFormatError([Fault(str(path), 1, 1, "", message)])
-    try:
-        return [{k: (v or "").strip() for k, v in r.items() if isinstance(k, str)} for r in table]
-    except csv.Error as exc:
-        raise LogFormatError([Fault(str(path), table.line_num, 1, "", str(exc))]) from None
-
-
-def is_table_of_rows(path: Path) -> bool:
-    """Whether a file begins like a table of training steps."""
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as stream:
-            head = stream.readline(65536)
-    except OSError:
-        return False
-    return len(set(NEEDED) & {name.strip().strip('"') for name in head.split(",")}) > 1  # `read_table` names the others
-
-
 class RowReader:
     """The cells of a row as numbers or words, with the rules for blank ones.
 
@@ -83,7 +56,7 @@ class RowReader:
 
     def __init__(self, cells: Mapping[str, str]) -> None:
         self.cells = {name: text for name, text in cells.items() if name not in MEASURED}
-        self.measured = {name: _positive(cells.get(name, "")) for name in MEASURED}
+        self._printed = {name: text for name, text in cells.items() if name in MEASURED and text}
         self.notes = f"{cells.get('notes', '')}; {cells.get('table', '')}; {cells.get('model', '')}"
 
     def row(self) -> TrainingRow:
@@ -103,12 +76,17 @@ class RowReader:
         text = self.text(name)
         if not text:
             return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
+        value = number(text)
         if not 0 <= value < 2**24:
             raise ScenarioError(f"{name} = {text!r:.40}, expected a number")
+        return value
+
+    def measured(self, name: str) -> float:
+        """A measured figure, 0 where there is none; ScenarioError where it is not a positive number."""
+        text = self._printed.get(name, "")
+        value = number(text) if text else 0.0
+        if text and not 0 < value < 1e12:
+            raise ScenarioError(f"{name} = {text!r:.40}, expected a positive number, or a blank for none")
         return value
 
     def count(self, name: str) -> int | None:
@@ -160,7 +138,7 @@ class RowReader:
             precision=self._precision(),
             seq_len=self.count("seq_len") or 1,
             micro_batch_size=micro,
-            global_batch_size=max(round(batch / (micro * dp)), 1) * micro * dp,
+            global_batch_size=self._whole_batch(batch, micro * dp),
             tp=tp,
             pp=pp,
             cp=cp,
@@ -336,6 +314,13 @@ class RowReader:
         micro = self.count("micro_batch") or 1
         return max(min(micro, batch // dp), 1) if batch >= dp else micro
 
+    def _whole_batch(self, batch: int, passed: int) -> int:
+        """The nearest batch that passes of so many sequences fill; ScenarioError where it is another batch."""
+        whole = max(round(batch / passed), 1) * passed
+        if not math.isclose(whole, batch, rel_tol=BATCH_TOLERANCE):
+            raise ScenarioError(f"global_batch_seqs = {batch}, expected a multiple of micro_batch * dp = {passed}")
+        return whole
+
     def _precision(self) -> Precision:
         formats = precision(re.split(r"[\s(-]", self.text("precision").lower())[0])
         wide = self._one_of("gradients", ("fp32", "bf16", "fp16")) == "fp32"
@@ -372,29 +357,20 @@ class RowReader:
 
     def seconds(self, step: Step) -> float | None:
         """Seconds per step, printed or from a rate; None where the row prints no figure that gives them."""
-        if self.measured["iteration_time_s"]:
-            return self.measured["iteration_time_s"]
-        tokens = float(self.cells["global_batch_seqs"]) * step.seq_len  # as printed, not as rounded to micro-batches
+        if seconds := self.measured("iteration_time_s"):
+            return seconds
+        tokens = float(self.count("global_batch_seqs") or 1) * step.seq_len  # as printed, not rounded to micro-batches
         per_rank = tokens / step.world_size
-        if self.measured["tokens_per_s_per_gpu"]:
-            return per_rank / self.measured["tokens_per_s_per_gpu"]
-        if self.measured["tflops_per_gpu"]:
-            return self.flops_per_token(step) * per_rank / (self.measured["tflops_per_gpu"] * 1e12)
-        if self.measured["mfu_pct"]:
+        if rate := self.measured("tokens_per_s_per_gpu"):
+            return per_rank / rate
+        if rate := self.measured("tflops_per_gpu"):
+            return self.flops_per_token(step) * per_rank / (rate * 1e12)
+        if share := self.measured("mfu_pct"):
             model_flops = self.flops_per_token(step, of_peak=True)
-            return model_flops * per_rank / (self.measured["mfu_pct"] / 100 * step.accelerator.half_peak)
+            return model_flops * per_rank / (share / 100 * step.accelerator.half_peak)
         return None
 
     def flops_per_token(self, step: Step, *, of_peak: bool = False) -> float:
         """FLOPs per token that a printed rate counts; a share of the peak counts model FLOPs, whatever a rate does."""
         convention = self._one_of("flops", FLOPS)
         return flops_per_token(step, "full" if of_peak and convention == "hardware" else convention)
-
-
-def _positive(text: str) -> float:
-    """A measured figure, 0 where there is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0.0 < value < 1e12 else 0.0

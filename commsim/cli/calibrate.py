@@ -47,7 +47,7 @@ def calibrate(
     The curves may be of several collectives, and of several numbers of nodes and of GPUs of the machine: then the error
     on each of them left out is told, too.
     """
-    from commsim.accuracy.training_rows import is_table_of_rows
+    from commsim.accuracy.cells import is_table_of_rows
     from commsim.scenario.load import load_scenarios
 
     words = [text for text in logs or () if "=" in text and not Path(text).exists()]
@@ -149,7 +149,8 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     from commsim.accuracy.training import calibrate_from_rows
     from commsim.accuracy.training_rows import read_rows
     from commsim.scenario.load import scenario_warnings
-    from commsim.scenario.training import values_of
+    from commsim.scenario.setting import build_topology
+    from commsim.scenario.training import step_of, values_of
     from commsim.scenario.workload.training import TrainingWork
 
     items = [item.training for item in scenario.workload if isinstance(item, TrainingWork)]
@@ -158,6 +159,12 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     for warning in scenario_warnings(scenario):
         say(f"warning: {warning}", err=True)
     rows = [row for file in files for row in read_rows(file)]
+    gpu = step_of(items[0], build_topology(scenario), scenario.base_dir).accelerator
+    boards = sorted({row.step.accelerator.name for row in rows if row.step} - {gpu.name})
+    if any(row.step and row.step.accelerator.generation != gpu.generation for row in rows):
+        raise CalibrationError(f"found steps of {', '.join(boards)}, expected those of the scenario's GPU, {gpu.name}")
+    if boards:
+        say(f"warning: steps of {', '.join(boards)} calibrate a scenario of {gpu.name}", err=True)
     result = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
     out.parent.mkdir(parents=True, exist_ok=True)
     path = write_atomically(out, result.text())

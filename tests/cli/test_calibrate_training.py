@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.cli import app
-from commsim.errors import LogFormatError
+from commsim.errors import CalibrationError, LogFormatError
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.run import run
 
@@ -94,3 +94,17 @@ def test_a_table_that_lacks_a_column_is_refused_as_one_of_steps(folder: Path) ->
     result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml")])
     assert isinstance(result.exception, LogFormatError)  # exit status 2 of the command
     assert "expected also gpu_model" in str(result.exception)
+
+
+def test_steps_of_another_gpu_are_refused_and_of_a_like_one_told(folder: Path) -> None:
+    files = [str(folder / name) for name in ("scenario.yaml", "steps.csv")]
+    words = ["calibrate", *files, "-o", str(folder / "machine.yaml")]
+    (folder / "steps.csv").write_text(ROWS.replace("A100-SXM4-80GB", "H100-SXM5-80GB"))
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, CalibrationError)
+    assert "expected those of the scenario's GPU, A100" in str(result.exception)
+    assert not (folder / "machine.yaml").exists()
+    (folder / "steps.csv").write_text(ROWS.replace("A100-SXM4-80GB", "A100-SXM4-40GB"))
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    assert "warning: steps of A100-SXM4-40GB calibrate a scenario of A100" in result.stderr

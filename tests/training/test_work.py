@@ -58,12 +58,13 @@ def test_a_method_beside_a_base_moves_its_bytes_once_forward_and_twice_backward(
     one = step()
     (chunk,) = chunks_of(one)
     tune = FineTune(1e6, moved_bytes=10.0)
-    plain = beside_base(seconds, one, tune, 1e9)(chunk)
+    values = {**shipped_values(), "hbm": 1e9 / one.accelerator.memory_bytes_per_s}
+    plain = beside_base(seconds, one, tune, values)(chunk)
     moved = 4096 * 10.0 / 1e9
     assert (plain.forward, plain.backward_input) == pytest.approx((1.0 + moved, 1.5 + 2 * moved))
-    again = beside_base(seconds, replace(one, recompute="full"), tune, 1e9)(chunk)
+    again = beside_base(seconds, replace(one, recompute="full"), tune, values)(chunk)
     assert (again.forward, again.backward_input) == pytest.approx((1.0 + moved, 1.5 + 3 * moved))
-    packed = beside_base(seconds, one, replace(tune, base_bytes=0.5), 1e9)(chunk)
+    packed = beside_base(seconds, one, replace(tune, base_bytes=0.5), values)(chunk)
     m = one.model
     unpacked = (m.parameters() - 2 * m.vocab * m.hidden - m.hidden) * 2.5 / 1e9
     assert packed.forward == pytest.approx(1.0 + moved + unpacked, rel=1e-3)

@@ -115,6 +115,20 @@ def test_rates_become_times_by_the_convention_of_the_source() -> None:
     assert row_of(BRIDGE).measured_s == pytest.approx(4096 * 4096 / 256 / 6288, rel=1e-12)
 
 
+def test_commas_between_thousands_are_no_decimals() -> None:
+    plain = row_of(BRIDGE | {"global_batch_seqs": "4096", "tokens_per_s_per_gpu": "16288.5"})
+    assert row_of(BRIDGE | {"global_batch_seqs": "4,096", "tokens_per_s_per_gpu": "16,288.5"}).step == plain.step
+    assert row_of(BRIDGE | {"tokens_per_s_per_gpu": "16,288.5"}).measured_s == plain.measured_s
+
+
+def test_a_batch_printed_in_round_numbers_is_the_nearest_that_ranks_share() -> None:
+    """500 sequences on 32 ranks, one each: 16 micro-batches are 512; the time of a rate is that of 500."""
+    near = row_of(SC21 | {"global_batch_seqs": "500", "micro_batch": "1"})
+    assert near.step is not None
+    assert near.step.global_batch_size == 512
+    assert near.measured_s == pytest.approx(500 / 512 * (row_of(SC21).measured_s or 0.0))
+
+
 def test_conventions_are_in_their_order() -> None:
     step = row_of(SC21).step
     assert step is not None
@@ -135,6 +149,10 @@ def test_conventions_are_in_their_order() -> None:
         ({"tp": "x"}, "tp = 'x', expected a number"),
         ({"n_gpus": "nan"}, "expected a number"),
         ({"precision": "int3"}, "int3"),
+        ({"iteration_time_s": "~3"}, "iteration_time_s = '~3', expected a positive number, or a blank for none"),
+        ({"tflops_per_gpu": "-1"}, "tflops_per_gpu = '-1', expected a positive number"),
+        ({"global_batch_seqs": "4"}, "global_batch_seqs = 4, expected a multiple of micro_batch * dp = 512"),
+        ({"global_batch_seqs": "1,7,70"}, "global_batch_seqs = '1,7,70', expected a number"),
     ],
 )
 def test_rows_that_cannot_be_steps_say_why(changes: dict[str, str], reason: str) -> None:
@@ -311,6 +329,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
     path.write_text("id,time\n1,2\n")
     with pytest.raises(LogFormatError, match="expected also source, gpu_model"):
+        read_rows(path)
+    path.write_text("id,source,gpu_model,n_gpus,seq_len,global_batch_seqs\n")
+    with pytest.raises(LogFormatError, match="found no row below the names"):
         read_rows(path)
     path.write_text("")
     with pytest.raises(LogFormatError, match="expected also"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.accuracy.training_rows import read_table
+from commsim.accuracy.cells import read_table
 from study.memory_rows import MemoryRow, memory_row
 from study.training import figures
 from study.training_rows import PublishedRow

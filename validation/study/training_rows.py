@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commsim.accuracy.cells import NEEDED, read_table
 from commsim.accuracy.facts import Cells, entries, implied
-from commsim.accuracy.training_rows import NEEDED, RowReader, TrainingRow, read_table
+from commsim.accuracy.training_rows import RowReader, TrainingRow
 from commsim.training.columns import Columns
 
 Float64 = npt.NDArray[np.float64]
