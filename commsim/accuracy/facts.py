@@ -1,7 +1,7 @@
 """What a training row's blank columns are taken for: by the words of its notes, its framework, and today's usual.
 
-`frameworks.yaml` holds the columns that a framework implies, and those of its releases before one. A row's own cells
-always stand.
+`frameworks.yaml` holds the columns that a framework implies, and those of some releases, models and GPUs. A row's
+own cells always stand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FACTS = {
     "stack": "tuned, compiled or eager",
     "attention": "vendor (cuDNN, FlashAttention-3), open (FlashAttention-2) or unfused",
     "gradients": "type that gradients are kept and reduced in: fp32, bf16 or fp16",
-    "overlap": "what moves beside compute: some of dp, params, tp, pp, or none",
+    "overlap": "what moves beside compute: some of dp, params, tp, ep, pp, or none",
     "expert_dispatch": "nccl, deepep, deepep_low_latency, hybrid, nvlink; a second one is for NVL72 racks",
     "expert_tp": "yes where tp cuts experts too",
     "imbalance": "tokens of the busiest expert rank over the mean",
@@ -51,7 +51,7 @@ def entries(path: Path = _PATH) -> Mapping[str, Entry]:
 
 def words_of(cells: Cells) -> str:
     """The words of a row that may name what ran."""
-    return "; ".join(cells.get(name, "") for name in ("notes", "table", "model", "precision"))
+    return "; ".join(cells.get(name, "") for name in ("notes", "table", "model", "precision", "gpu_model"))
 
 
 def framework_of(cells: Cells) -> str:
@@ -80,14 +80,10 @@ def framework_of(cells: Cells) -> str:
 
 def implied(entry: Entry, cells: Cells) -> Iterator[tuple[str, str]]:
     """Columns that an entry implies for a row, the most special first."""
-    words = words_of(cells)
+    words, release = words_of(cells), _release(cells)
     for case in entry.get("where", ()):
-        if re.search(case["words"], words, re.IGNORECASE):
-            yield from ((name, str(text)) for name, text in case.items() if name != "words")
-    release = _release(cells)
-    for limit, columns in sorted(entry.get("before", {}).items(), key=lambda item: _number(item[0])):
-        if release and _dated(release) == _dated(_number(limit)) and release < _number(limit):
-            yield from ((name, str(text)) for name, text in columns.items())
+        if re.search(case.get("words", ""), words, re.IGNORECASE) and _within(release, case):
+            yield from ((name, str(text)) for name, text in case.items() if name not in ("words", "since", "before"))
     yield from ((name, str(text)) for name, text in entry.get("columns", {}).items())
 
 
@@ -115,6 +111,15 @@ def _release(cells: Cells) -> tuple[int, ...]:
     if container := re.search(r"container (\d\d\.\d\d)", cells.get("notes", "")):
         return _number(container[1])
     return (2022, 1) if _old(cells) else ()
+
+
+def _within(release: tuple[int, ...], case: Entry) -> bool:
+    """Whether a release is one of a case's, from ``since`` on and ``before`` another; what states none is of today."""
+    since, before = (_number(str(case.get(name, ""))) for name in ("since", "before"))
+    if not release:
+        return not before
+    alike = all(_dated(limit) == _dated(release) for limit in (since, before) if limit)
+    return alike and since <= release and (not before or release < before)
 
 
 def _old(cells: Cells) -> bool:

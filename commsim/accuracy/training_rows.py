@@ -157,6 +157,7 @@ class RowReader:
             overlap_dp="dp" in overlap,
             overlap_param_gather="params" in overlap,
             overlap_tp="tp" in overlap,
+            overlap_ep="ep" in overlap,
             overlap_pp="pp" in overlap,
             gpus_per_node=node,
             nic_bytes_per_s=self._nic(gpu, node),
@@ -197,8 +198,8 @@ class RowReader:
     def _overlap(self) -> set[str]:
         """What moves beside compute: the words of the column, and tp where the notes name it."""
         words = set(re.split(r"[\s,;]+", self.text("overlap").lower())) - {"", "none"}
-        if wrong := words - {"dp", "params", "tp", "pp"}:
-            raise ScenarioError(f"overlap = {sorted(wrong)[0]!r:.40}, expected some of dp, params, tp, pp, or none")
+        if wrong := words - {"dp", "params", "tp", "ep", "pp"}:
+            raise ScenarioError(f"overlap = {sorted(wrong)[0]!r:.40}, expected some of dp, params, tp, ep, pp, or none")
         asynchronous = self.named(r"async.?TP|comm overlap") and not self.named("vanilla TP")
         return words | ({"tp"} if asynchronous else set())
 

@@ -158,14 +158,19 @@ def step_changes(step: Step) -> Iterator[Change]:
     for name in ("none", "selective", "full"):
         if name != step.recompute:
             yield say(f"recompute {name}", recompute=name)
-    for flag, words in (
-        ("overlap_dp", "gradients move during the backward pass"),
-        ("overlap_tp", "tensor-parallel sends move during the products"),
-        ("overlap_pp", "stages send while they compute"),
-        ("flash_attention", "fused attention"),
-        ("cuda_graphs", "CUDA graphs"),
+    for flag, words, ranks in (
+        ("overlap_dp", "gradients move during the backward pass", step.dp * step.cp),
+        ("overlap_tp", "tensor-parallel sends move during the products", step.tp),
+        (
+            "overlap_ep",
+            "experts' exchanges hide behind another micro-batch's pass",
+            0 if step.pairs_passes else step.ep,
+        ),
+        ("overlap_pp", "stages send while they compute", step.pp),
+        ("flash_attention", "fused attention", 2),
+        ("cuda_graphs", "CUDA graphs", 2),
     ):
-        if not getattr(step, flag) and (flag != "overlap_tp" or step.tp > 1) and (flag != "overlap_pp" or step.pp > 1):
+        if not getattr(step, flag) and ranks > 1:
             yield say(words, **{flag: True})
     if step.tp > 1 and not step.sequence_parallel:
         yield say("sequence parallelism", sequence_parallel=True)

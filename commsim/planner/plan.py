@@ -384,7 +384,11 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "precision": mesh["precision"],
         "framework": spec.framework,
     }
-    idle = {"recompute_modules": step.recompute != "selective", "packed": not spec.packed}
+    idle = {
+        "recompute_modules": step.recompute != "selective",
+        "packed": not spec.packed,
+        "overlap_ep": not spec.overlap_ep,
+    }
     training |= {name: getattr(spec, name) for name in SOFTWARE if not idle.get(name, False)}
     if choice.machine.cluster.accelerator:
         training["accelerator"] = choice.machine.cluster.accelerator

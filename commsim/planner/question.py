@@ -126,8 +126,8 @@ class Search(Strict):
 
 
 SOFTWARE = (
-    "stack", "flash_attention", "overlap_tp", "expert_dispatch", "optimizer", "recompute_modules", "fp8_activations",
-    "packed",
+    "stack", "flash_attention", "overlap_tp", "overlap_ep", "expert_dispatch", "optimizer", "recompute_modules",
+    "fp8_activations", "packed",
 )  # fmt: skip
 """What a question says of the software, alike for all configurations."""
 
@@ -161,6 +161,7 @@ class PlanSpec(Strict):
     overlap_tp: bool = Field(
         default=False, description="tensor parallel exchanges hide behind the products they belong to"
     )
+    overlap_ep: bool = Field(default=False, description="experts' exchanges hide behind another micro-batch's pass")
     tokens: float = Field(default=0.0, ge=0, description="to train on, such as `300.0e+9`: for days and dollars")
     search: Search = Field(
         default_factory=Search,

@@ -178,9 +178,8 @@ class TrainingSpec(Strict):
         default_factory=dict, description="pipeline stage to the factor on its compute, in a second replica"
     )
     contention: bool = Field(default=True, description="transfers that share links slow each other down")
-    overlap_ep: bool | None = Field(
-        default=None,
-        description="experts' exchanges hide behind another micro-batch's pass; left out: with DualPipe and DualPipeV",
+    overlap_ep: bool = Field(
+        default=False, description="experts' exchanges hide behind another micro-batch's pass, as DualPipe's always do"
     )
     offload: OffloadSpec | None = Field(default=None, description="states on the host or on drives")
     task: TaskSpec | None = Field(default=None, description="what the steps are for: days and dollars")
@@ -329,7 +328,7 @@ def precision_of(spec: TrainingSpec) -> Precision:
 _ALIKE = (
     "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute",
     "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
-    "overlap_tp", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
+    "overlap_tp", "overlap_ep", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
     "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward", "packed",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""

@@ -121,6 +121,7 @@ def _copies(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framew
 _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("expert_dispatch", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
     ("overlap_ep", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
+    ("overlap_ep", lambda s: s.ep > 1 and bool(s.pairs_passes), "the pipeline's schedule pairs passes for that"),
     ("imbalance", lambda s: s.model.moe is None, "the model has no experts"),
     ("capacity_factor", lambda s: s.model.moe is None, "the model has no experts"),
     ("context_parallel", lambda s: s.cp == 1, "cp = 1"),
@@ -188,7 +189,6 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
         values=values if spec.slowdown is None else {**values, "slowdown": spec.slowdown},
         stragglers=spec.stragglers or None,
         contention=spec.contention,
-        overlap_ep=spec.overlap_ep,
         offload=offload,
         pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
     )

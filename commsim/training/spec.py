@@ -78,6 +78,7 @@ class Step:
     overlap_dp: bool = True  # gradients and parameters move during backward and forward
     overlap_param_gather: bool = True  # so do, under ZeRO-1 and 2, updated parameters beside the next step's forward
     overlap_tp: bool = False  # activations move during the matrix product that makes or uses them
+    overlap_ep: bool = False  # experts' exchanges hide behind another micro-batch's pass, as with DualPipe
     overlap_pp: bool = True  # stages send while they compute
     gpus_per_node: int = 8
     nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
@@ -169,6 +170,11 @@ class Step:
         return (self.schedule == "dualpipe") | (self.schedule == "dualpipe_v")
 
     @property
+    def hides_experts(self) -> Number:
+        """Whether experts' exchanges run beside another micro-batch's pass: paired passes are for that."""
+        return self.pairs_passes | self.overlap_ep
+
+    @property
     def nvlink_domain(self) -> int:
         """Ranks that reach each other without a NIC: of a node, if only over PCIe, or of a rack of them."""
         return max(self.accelerator.rack, self.gpus_per_node)
@@ -242,17 +248,12 @@ class StepPlan:
     values: Mapping[str, float] = field(default_factory=lambda: IDEAL)  # what stays in the open: `overlap`
     stragglers: Mapping[int, float] | None = None
     contention: bool = True
-    overlap_ep: bool | None = None  # experts' exchanges hide behind another micro-batch's pass; None: with DualPipe
     offload: Offload | None = None
     pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
 
     def load_of(self, step: Step) -> float:
         """Tokens of the busiest expert rank over the mean: those beyond the capacity factor are dropped."""
         return step.imbalance if self.capacity_factor is None else min(step.imbalance, self.capacity_factor)
-
-    def overlaps_ep(self, step: Step) -> bool:
-        """Whether experts' exchanges hide behind the pass of another micro-batch: DualPipe pairs passes for that."""
-        return bool(step.pairs_passes) if self.overlap_ep is None else self.overlap_ep
 
     @property
     def fetches(self) -> Offload | None:

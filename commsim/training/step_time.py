@@ -180,13 +180,13 @@ def _tensor_parallel(step: Steps, v: Values) -> Number:
 def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
     """Dispatch and combine, forward and backward; with expert_tp > 1 their ranks gather tokens and sum, too.
 
-    DualPipe and DualPipeV run them beside another micro-batch's pass.
+    DualPipe, and Megatron-Core with `overlap_moe_expert_parallel_comm`, run them beside another micro-batch's pass.
     """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
     rounds = where(step.recompute == "full", 3.0, 2.0)  # the forward's again
     exchanged = rounds * sum(expert_exchange_seconds(step, v))
     summed = 2.0 * rounds * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
-    least = where(step.pairs_passes, 0.0, v["exposed_ep"])
+    least = where(step.hides_experts, 0.0, v["exposed_ep"])
     summed = where(step.overlap_tp, added(summed, compute, v["exposed_tp"], v["slowdown"]), summed)
     return added(exchanged, compute, least, expert_slowdown(step, v)) + summed
 

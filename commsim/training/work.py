@@ -244,7 +244,7 @@ def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], p
     """Seconds of compute that a call may hide behind, and the least share of it in the open."""
     compute, attention = windows
     if call.axis == "ep":
-        return compute, 0.0 if plan.overlaps_ep(step) else plan.values["exposed_ep"]
+        return compute, 0.0 if step.hides_experts else plan.values["exposed_ep"]
     if call.axis in ("tp", "etp"):
         return (compute, plan.values["exposed_tp"]) if step.overlap_tp else (0.0, 1.0)
     ring = call.axis == "cp" and call.collective == "send_recv"
