@@ -34,6 +34,7 @@ FACTS = {
     "imbalance": "tokens of the busiest expert rank over the mean",
     "context_parallel": "ring, all_gather or ulysses",
     "cuda_graphs": "yes, no, or experts: of layers of experts only",
+    "recompute_modules": "what selective recomputation makes again: core_attn, moe, layernorm ...",
     "gated_mlp": "yes where the MLP has a gate, whatever its width",
     "mtp": "yes where a multi-token-prediction module is trained too",
     "lora": "yes where base weights are frozen",

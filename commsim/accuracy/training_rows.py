@@ -21,7 +21,7 @@ from commsim.training.memory import Framework, peak_bytes
 from commsim.training.model import Model, model
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import DISPATCHERS, KERNELS, RECOMPUTE, Step
+from commsim.training.spec import DISPATCHERS, KERNELS, MODULES, RECOMPUTE, Step
 from commsim.units import GIGA
 
 MEMORY_MARGIN = 1.12
@@ -164,6 +164,7 @@ class RowReader:
             imbalance=imbalance if moe else 1.0,
             expert_dispatch=self._dispatch(gpu),
             context_parallel=self.text("context_parallel").lower(),
+            recompute_modules=tuple(self._words("recompute_modules", MODULES)),
         )
         return self._recomputing(step)
 

@@ -236,7 +236,7 @@ def test_a_framework_implies_columns_by_its_release() -> None:
         ("framework", "torchtitn", "expected torchtitan"),
         ("flops", "half", "expected one of hardware, full, causal, six"),
         ("attention", "fast", "expected one of unfused, vendor, open"),
-        ("overlap", "dp, all", "'all', expected some of dp, params, tp, pp, or none"),
+        ("overlap", "dp, all", "'all', expected some of dp, params, tp, ep, pp, or none"),
         ("gradients", "int8", "expected one of fp32, bf16, fp16"),
         ("stack", "quick", "expected one of tuned, compiled, eager"),
         ("lora", "maybe", "expected one of yes, no"),
