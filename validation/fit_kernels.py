@@ -15,13 +15,13 @@ import sys
 
 import numpy as np
 from fit_training import yaml_number
-from study.kernel_fit import NAMES, Design, design, fitted, predicted, with_facts
-from study.kernel_rows import PROJECT, KernelRow, read_table
-from study.kernels import left_out_seconds
 
 from commsim.files import write_atomically
 from commsim.kernels.predict import PATH, kernel_parameters
 from commsim.training.compute import Values
+from study.kernel_fit import NAMES, Design, design, fitted, predicted, with_facts
+from study.kernel_rows import PROJECT, KernelRow, read_table
+from study.kernels import left_out_seconds
 
 
 def gpu_of(row: KernelRow) -> object:

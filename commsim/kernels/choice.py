@@ -42,7 +42,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Call:
-    """One all-reduce of a framework: `multicast`: whether the machine's NVSwitches multicast for its processes."""
+    """One all-reduce of a framework.
+
+    `multicast`: whether the machine's NVSwitches multicast for its processes; `bfloat16`: whether that is the type.
+    """
 
     framework: Framework
     release: Release
@@ -50,6 +53,7 @@ class Call:
     ranks: int
     nbytes: int
     multicast: bool = True
+    bfloat16: bool = True
 
 
 def choose(call: Call) -> Choice:
@@ -103,15 +107,16 @@ def _vllm(call: Call) -> Choice:
     if fault := _off_host(call) or peer_ranks_fault(ranks, PEER_RANKS):
         return Choice("nccl", fault)
     symmetric = call.multicast and device.capability in SYMMETRIC_MOST
+    typed = call.bfloat16  # others have the limits of the kernel beside symmetric memory, but not that (`symm_mem.py`)
     most = min(PEER_MOST, PEER_BESIDE_SYMMETRIC[device.capability][ranks]) if symmetric else PEER_MOST
     if nbytes < most:
         return _peer(ranks, nbytes)
-    if symmetric:
+    if symmetric and typed:
         end = SYMMETRIC_MOST[device.capability][ranks]
         if nbytes < end or (nbytes == end and call.release >= SYMMETRIC_WITH_MOST):
             multimem = ranks in MULTIMEM_RANKS[device.capability]
             return Choice("symmetric.multimem" if multimem else "symmetric.two_shot")
-    return Choice("nccl", f"above the kernels' {_most(end if symmetric else most)}")
+    return Choice("nccl", f"above the kernels' {_most(end if symmetric and typed else most)}")
 
 
 def _peer(ranks: int, nbytes: int) -> Choice:
@@ -122,7 +127,9 @@ def _peer(ranks: int, nbytes: int) -> Choice:
 def _off_host(call: Call) -> str:
     if call.ranks <= call.device.tray:
         return ""
-    return f"the ranks stand on several hosts ({call.device.tray} GPUs each), where {call.framework} disables its kernel"
+    return (
+        f"the ranks stand on several hosts ({call.device.tray} GPUs each), where {call.framework} disables its kernel"
+    )
 
 
 def _most(nbytes: int) -> str:
@@ -138,7 +145,8 @@ PUSH_RANKS = (2, 3, 4, 5, 6, 7, 8)
 PUSH_MOST = 16 * MIB
 PUSH_BELOW = {
     90: {2: (2048, ALWAYS), 3: (512, 512), 4: (384, 256), 5: (256, 256), 6: (192, 192), 7: (192, 192), 8: (160, 160)},
-    100: {2: (4096, ALWAYS), 3: (4096, 4096), 4: (2048, 2048), 5: (2048, 2048), 6: (1024, 1024), 7: (896, 896), 8: (720, 720)},
+    100: {2: (4096, ALWAYS), 3: (4096, 4096), 4: (2048, 2048), 5: (2048, 2048), 6: (1024, 1024), 7: (896, 896),
+          8: (720, 720)},
 }  # fmt: skip
 """KiB up to which one shot is pushed, then pulled, by ranks; beyond, two shots pull (SGLang, `custom_all_reduce_v2.py`
 as of 0.5.14, tuned on H200 and B200): Blackwell and later have the second row, all others the first."""

@@ -166,7 +166,12 @@ def joined(*parts: Costs) -> Costs:
     return out
 
 
+def wait_seconds(costs: Costs, d: KernelDevice, v: Values) -> float:
+    """What the latencies among the costs sum up to on a GPU."""
+    times = d.cycle * (v[TWO_DIES] if d.two_dies else 1.0)
+    return times * sum(amount * v[name] for name, amount in costs.items() if name in LATENCIES)
+
+
 def seconds(costs: Costs, d: KernelDevice, v: Values) -> float:
     """What the costs sum up to on a GPU."""
-    waits = d.cycle * (v[TWO_DIES] if d.two_dies else 1.0)
-    return sum(amount * v[name] * (waits if name in LATENCIES else 1.0) for name, amount in costs.items())
+    return wait_seconds(costs, d, v) + sum(n * v[name] for name, n in costs.items() if name not in LATENCIES)

@@ -18,6 +18,9 @@ TRAY_GPUS = 4
 """GPUs of one host in a rack that NVLink joins (GB200 NVL72: two Graces with two GPUs each)."""
 
 
+HOSTS = ("intel", "amd", "arm")
+
+
 @dataclass(frozen=True)
 class KernelDevice:
     """Rates in bytes/s of one direction, clock in Hz; `capability`: of CUDA, times ten.
@@ -48,14 +51,20 @@ class KernelDevice:
 
 
 def kernel_device(gpu: Accelerator, host: str = "") -> KernelDevice:
-    """From a datasheet; ScenarioError where the GPU has no NVLink, or is of a generation that no rows are of."""
+    """From a datasheet, and whose processor the host has: by default that of the boards measured.
+
+    ScenarioError where the GPU has no NVLink, or is of a generation that no rows are of.
+    """
     if gpu.generation not in FLOP_PER_CLOCK:
         known = ", ".join(FLOP_PER_CLOCK)
-        raise ScenarioError(f"custom all-reduce kernels were measured on GPUs of {known}: {gpu.name} is {gpu.generation}")
+        raise ScenarioError(
+            f"custom all-reduce kernels were measured on GPUs of {known}: {gpu.name} is {gpu.generation}"
+        )
     if not gpu.nvlink_bytes_per_s:
         raise ScenarioError(f"{gpu.name} has no NVLink: frameworks run their all-reduce kernels over NVLink alone")
     capability = {"ampere": 80, "hopper": 90}.get(gpu.generation, 103 if "B300" in gpu.name else 100)
     rack = gpu.rack > 1
+    usual = "arm" if rack or gpu.name.startswith("GH") else "amd" if capability == 80 else "intel"
     return KernelDevice(
         name=gpu.name,
         generation=gpu.generation,
@@ -64,7 +73,7 @@ def kernel_device(gpu: Accelerator, host: str = "") -> KernelDevice:
         clock_hz=gpu.peak("fp32") / gpu.sms / FLOP_PER_CLOCK[gpu.generation],
         nvlink_bytes_per_s=gpu.nvlink_bytes_per_s,
         memory_bytes_per_s=gpu.memory_bytes_per_s,
-        host=host or ("arm" if rack or gpu.name.startswith("GH") else "amd" if capability == 80 else "intel"),
+        host=host if host in HOSTS else usual,
         tray=TRAY_GPUS if rack else gpu.nvlink_domain,
         domain=gpu.nvlink_domain,
     )

@@ -61,8 +61,8 @@ def kernel_time(
 ) -> KernelTime:
     """The time of a call by a kernel, or by NCCL, which takes `nccl_s`.
 
-    In a graph launches are part of what the kernel costs. From Python the host makes the next call meanwhile: the longer
-    one counts; of a `single` call that somebody waits for, both.
+    In a graph launches are part of what the kernel costs. From Python the host makes the next call meanwhile: the
+    longer one counts; of a `single` call that somebody waits for, both.
 
     >>> from commsim.kernels.device import kernel_device
     >>> from commsim.training.accelerator import accelerator

@@ -28,8 +28,8 @@ NO_MULTICAST = {
     ("vllm", (0, 24, 0), "GB200-NVL72"),
     ("sglang", (0, 5, 9), "GB200-NVL72"),
 }
-"""Collections on machines that did not multicast: on them 1 GiB takes 1.12 to 2.7 times as long as on the other
-machines with such GPUs, as NCCL's rings and not its NVLS. The fit knows it; scores don't."""
+"""Collections on machines that did not multicast: vLLM's own kernel ran where symmetric memory would have (2 to 8 MiB
+on GB200, 256 KiB to 4 MiB on H100), and NCCL takes 1.1 to 2.7 times as long for 1 GiB. Only the fit knows it."""
 
 
 @dataclass(frozen=True, eq=False)

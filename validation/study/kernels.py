@@ -73,9 +73,9 @@ def left_out_seconds(
 
 
 def adapted_to_three(rows: Sequence[KernelRow], seconds: Float64) -> tuple[Bools, Float64]:
-    """Which rows are known, and the seconds of all moved to them: by their ratio, between sizes on a logarithmic scale.
+    """Which rows are known, and the seconds of all moved to them: by their ratio, which moves with ln(size) between.
 
-    Where a curve has a size several times (collections of one release), the first is the known one; none of them counts.
+    Where a curve has a size several times (collections of one release), the first is known; none of them counts.
     """
     known, out = np.zeros(len(rows), bool), seconds.copy()
     for places in _curves(rows).values():
@@ -124,9 +124,9 @@ class Contest:
 
 
 def contests(scores: KernelScores, folder: Path = PROJECT.parent) -> list[Contest]:
-    """Sizes at which NCCL by nccl-tests and frameworks in graphs were measured on the same GPUs.
+    """Sizes at which NCCL by nccl-tests was measured, and the kernels of frameworks in graphs, on the same GPUs.
 
-    Of every framework the newest release that was measured there, of NCCL the newest.
+    Of every framework the newest release that was measured there, where it does not itself fall back to NCCL.
     """
     newest: dict[tuple[str, int, str], tuple[int, int, int]] = {}
     for row in scores.table.rows:
@@ -135,7 +135,8 @@ def contests(scores: KernelScores, folder: Path = PROJECT.parent) -> list[Contes
     times: dict[tuple[str, int, int], dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row, seconds in zip(scores.table.rows, scores.shipped, strict=True):
         gpu, ranks, call = row.call.device.name, row.call.ranks, row.call
-        if row.cuda_graph and call.release == newest[gpu, ranks, call.framework]:
+        own = row.cuda_graph and row.choice.kernel != "nccl"
+        if own and call.release == newest[gpu, ranks, call.framework]:
             times[gpu, ranks, call.nbytes][call.framework].append((float(seconds), row.seconds))
     out = []
     nccl = _nccl_curves(folder)
@@ -227,10 +228,20 @@ def _choice(all_of: Sequence[Contest]) -> dict[str, Any]:
         of = [replace(c, predicted={name: 0.0}) for c in all_of if name in c.measured]
         always[name] = round(100.0 * float(np.mean([c.lost for c in of])), 2)
     lost = np.array([c.lost for c in all_of])
+    chosen_s, best_s = (sum(of(c) for c in all_of) for of in (_chosen_s, _best_s))
     return {
         "n_sizes": len(all_of),
+        "time_lost_pct": round(100.0 * (chosen_s / best_s - 1.0), 2),
         "mean_lost_pct": round(100.0 * float(lost.mean()), 2),
         "median_lost_pct": round(100.0 * float(np.median(lost)), 2),
         "best_chosen": int((lost == 0.0).sum()),
         "always_lost_pct": always,
     }
+
+
+def _chosen_s(contest: Contest) -> float:
+    return contest.measured[contest.chosen]
+
+
+def _best_s(contest: Contest) -> float:
+    return min(contest.measured.values())
