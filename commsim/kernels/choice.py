@@ -1,6 +1,6 @@
 """Which all-reduce kernel a framework runs, by its release, the GPUs and the size: the rules of its sources.
 
-What they fall back to is NCCL; `Choice.why` says why. Sizes are bytes of the message, one rank's.
+What they fall back to is NCCL; `KernelChoice.why` says why. Sizes are bytes of the message, one rank's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEVER, ALWAYS = 0, 1 << 62
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """What runs: a kernel of `commsim.kernels.costs.KERNELS`, or "nccl"; why, where it is NCCL."""
 
     kernel: str
@@ -41,7 +41,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """One all-reduce of a framework.
 
     `multicast`: whether the machine's NVSwitches multicast for its processes; `bfloat16`: whether that is the type.
@@ -56,10 +56,10 @@ class Call:
     bfloat16: bool = True
 
 
-def choose(call: Call) -> Choice:
+def choose(call: KernelCall) -> KernelChoice:
     """The kernel that the framework runs."""
     if call.nbytes % 16:
-        return Choice("nccl", "its size is no multiple of 16 B")
+        return KernelChoice("nccl", "its size is no multiple of 16 B")
     if call.framework == "vllm":
         return _vllm(call)
     return _sglang(call) if call.framework == "sglang" else _tensorrt_llm(call)
@@ -102,10 +102,10 @@ def peer_ranks_fault(ranks: int, supported: tuple[int, ...]) -> str:
     return f"the kernel is for {', '.join(map(str, supported[:-1]))} or {supported[-1]} GPUs, not {ranks}"
 
 
-def _vllm(call: Call) -> Choice:
+def _vllm(call: KernelCall) -> KernelChoice:
     device, ranks, nbytes = call.device, call.ranks, call.nbytes
     if fault := _off_host(call) or peer_ranks_fault(ranks, PEER_RANKS):
-        return Choice("nccl", fault)
+        return KernelChoice("nccl", fault)
     symmetric = call.multicast and device.capability in SYMMETRIC_MOST
     typed = call.bfloat16  # others have the limits of the kernel beside symmetric memory, but not that (`symm_mem.py`)
     most = min(PEER_MOST, PEER_BESIDE_SYMMETRIC[device.capability][ranks]) if symmetric else PEER_MOST
@@ -115,16 +115,16 @@ def _vllm(call: Call) -> Choice:
         end = SYMMETRIC_MOST[device.capability][ranks]
         if nbytes < end or (nbytes == end and call.release >= SYMMETRIC_WITH_MOST):
             multimem = ranks in MULTIMEM_RANKS[device.capability]
-            return Choice("symmetric.multimem" if multimem else "symmetric.two_shot")
-    return Choice("nccl", f"above the kernels' {_most(end if symmetric and typed else most)}")
+            return KernelChoice("symmetric.multimem" if multimem else "symmetric.two_shot")
+    return KernelChoice("nccl", f"above the kernels' {_most(end if symmetric and typed else most)}")
 
 
-def _peer(ranks: int, nbytes: int) -> Choice:
+def _peer(ranks: int, nbytes: int) -> KernelChoice:
     below = next((most for group, most in ONE_SHOT_BELOW.items() if ranks <= group), NEVER)
-    return Choice("peer.one_shot" if ranks == 2 or nbytes < below else "peer.two_shot")
+    return KernelChoice("peer.one_shot" if ranks == 2 or nbytes < below else "peer.two_shot")
 
 
-def _off_host(call: Call) -> str:
+def _off_host(call: KernelCall) -> str:
     if call.ranks <= call.device.tray:
         return ""
     return (
@@ -152,23 +152,23 @@ PUSH_BELOW = {
 as of 0.5.14, tuned on H200 and B200): Blackwell and later have the second row, all others the first."""
 
 
-def _sglang(call: Call) -> Choice:
+def _sglang(call: KernelCall) -> KernelChoice:
     if fault := _off_host(call):
-        return Choice("nccl", fault)
+        return KernelChoice("nccl", fault)
     if call.release < PUSH_SINCE:
         if fault := peer_ranks_fault(call.ranks, PEER_RANKS):
-            return Choice("nccl", fault)
+            return KernelChoice("nccl", fault)
         if call.nbytes > PEER_MOST:
-            return Choice("nccl", f"above the kernel's {_most(PEER_MOST)}")
+            return KernelChoice("nccl", f"above the kernel's {_most(PEER_MOST)}")
         return _peer(call.ranks, call.nbytes)
     if fault := peer_ranks_fault(call.ranks, PUSH_RANKS):
-        return Choice("nccl", fault)
+        return KernelChoice("nccl", fault)
     push, pull = PUSH_BELOW[100 if call.device.capability >= 100 else 90][call.ranks]
     if call.nbytes > PUSH_MOST:
-        return Choice("nccl", f"above the kernels' {_most(PUSH_MOST)}")
+        return KernelChoice("nccl", f"above the kernels' {_most(PUSH_MOST)}")
     if call.nbytes <= push * KIB:
-        return Choice("push.one_shot")
-    return Choice("pull.one_shot" if call.nbytes <= pull * KIB else "pull.two_shot")
+        return KernelChoice("push.one_shot")
+    return KernelChoice("pull.one_shot" if call.nbytes <= pull * KIB else "pull.two_shot")
 
 
 # -- TensorRT-LLM ---------------------------------
@@ -196,17 +196,17 @@ ACROSS_ONE_SHOT = 512 * KIB
 """Bytes times ranks up to which one shot runs over multi-node NVLink (`allreduceOp.cpp`, kOneShotSizeThreshold)."""
 
 
-def _tensorrt_llm(call: Call) -> Choice:
+def _tensorrt_llm(call: KernelCall) -> KernelChoice:
     ranks, nbytes = call.ranks, call.nbytes
     if ranks > call.device.tray:
         if not call.multicast:
-            return Choice("nccl", "its kernels over multi-node NVLink multicast, which this machine does not")
-        return Choice("multicast.one_shot" if nbytes * ranks <= ACROSS_ONE_SHOT else "multicast.two_shot")
+            return KernelChoice("nccl", "its kernels over multi-node NVLink multicast, which this machine does not")
+        return KernelChoice("multicast.one_shot" if nbytes * ranks <= ACROSS_ONE_SHOT else "multicast.two_shot")
     if fault := peer_ranks_fault(ranks, LAMPORT_RANKS):
-        return Choice("nccl", fault)
+        return KernelChoice("nccl", fault)
     most = WORKSPACE[ranks] if call.release >= (1, 1, 0) else FIRST_MOST
     if nbytes > most:
-        return Choice("nccl", f"above the kernels' {most // 1000:,} kB")
+        return KernelChoice("nccl", f"above the kernels' {most // 1000:,} kB")
     by = TWO_SHOT_FROM if call.release >= TABLE_UNTIL else TABLE_TWO_SHOT_FROM
     two = nbytes >= by[100 if call.device.capability >= 100 else 90][ranks]
-    return Choice("lamport.two_shot" if two else "lamport.one_shot")
+    return KernelChoice("lamport.two_shot" if two else "lamport.one_shot")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from commsim.kernels.choice import MEASURED_RELEASES, PUSH_SINCE, Call, Framework, Release
+from commsim.kernels.choice import MEASURED_RELEASES, PUSH_SINCE, Framework, KernelCall, Release
 from commsim.kernels.costs import KERNELS, Costs, copies, joined, seconds
 from commsim.training.compute import Values
 from commsim.training.parameters import Parameter, parameters
@@ -39,25 +39,31 @@ class KernelTime:
     launch_s: float
 
 
-def kernel_costs(call: Call, kernel: str, *, cuda_graph: bool, copied: int = 0) -> Costs:
+def kernel_costs(call: KernelCall, kernel: str, *, cuda_graph: bool, copied: int = 0) -> Costs:
     """What the GPU does for a call; `copied`: copies that the caller makes beside. With "nccl" the copies alone."""
     own: Costs = {} if kernel == "nccl" else KERNELS[kernel](call.device, call.ranks, float(call.nbytes))
     count = copied + (0 if cuda_graph else COPIES.get(kernel, 0))
     return joined(own, copies(call.device, float(call.nbytes), float(count)))
 
 
-def host_name(call: Call) -> str:
+def host_name(call: KernelCall) -> str:
     """The parameter of the seconds that a call takes the host from Python."""
     return "host.push" if call.framework == "sglang" and call.release >= PUSH_SINCE else "host.call"
 
 
-def host_seconds(call: Call, v: Values) -> float:
+def host_seconds(call: KernelCall, v: Values) -> float:
     """Seconds from one call to the next where Python makes each of them."""
     return v[host_name(call)] * (1.0 if call.device.host == "intel" else v[f"host.{call.device.host}"])
 
 
 def kernel_time(
-    call: Call, kernel: str, *, cuda_graph: bool, nccl_s: float = 0.0, single: bool = False, v: Values | None = None
+    call: KernelCall,
+    kernel: str,
+    *,
+    cuda_graph: bool,
+    nccl_s: float = 0.0,
+    single: bool = False,
+    v: Values | None = None,
 ) -> KernelTime:
     """The time of a call by a kernel, or by NCCL, which takes `nccl_s`.
 
@@ -66,7 +72,7 @@ def kernel_time(
 
     >>> from commsim.kernels.device import kernel_device
     >>> from commsim.training.accelerator import accelerator
-    >>> call = Call("vllm", (0, 24, 0), kernel_device(accelerator("H100")), ranks=2, nbytes=1 << 20)
+    >>> call = KernelCall("vllm", (0, 24, 0), kernel_device(accelerator("H100")), ranks=2, nbytes=1 << 20)
     >>> round(kernel_time(call, "peer.one_shot", cuda_graph=True).time_s * 1e6, 1)  # measured: 8.3 us
     8.3
     """

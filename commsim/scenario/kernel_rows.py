@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.errors import CommsimError
-from commsim.kernels.choice import MEASURED_RELEASES, Call, Choice, choose
+from commsim.kernels.choice import MEASURED_RELEASES, KernelCall, KernelChoice, choose
 from commsim.kernels.costs import LATENCIES, wait_seconds
 from commsim.kernels.device import KernelDevice, kernel_device
 from commsim.kernels.predict import beyond_measured, kernel_costs, kernel_time, kernel_values
@@ -101,9 +101,9 @@ class KernelRows(RowPredictor):
         choice = self._choice(size)
         return self.nccl.choose(size) if choice.kernel == "nccl" else (choice.algorithm,)
 
-    def _call(self, size: int) -> Call:
+    def _call(self, size: int) -> KernelCall:
         assert self.device is not None
-        return Call(
+        return KernelCall(
             self.framework,
             self.release,
             self.device,
@@ -113,8 +113,8 @@ class KernelRows(RowPredictor):
             bfloat16=self.work.dtype == "bfloat16",
         )
 
-    def _choice(self, size: int) -> Choice:
-        return Choice("nccl", self.never) if self.never else choose(self._call(size))
+    def _choice(self, size: int) -> KernelChoice:
+        return KernelChoice("nccl", self.never) if self.never else choose(self._call(size))
 
     def __call__(self, size: int) -> Row:
         choice = self._choice(size)
@@ -140,7 +140,7 @@ class KernelRows(RowPredictor):
             level="closed_form",
         )
 
-    def _by_nccl(self, size: int, choice: Choice) -> Row:
+    def _by_nccl(self, size: int, choice: KernelChoice) -> Row:
         """NCCL's row, whose algorithm says so; from Python the host makes each call."""
         row = self.nccl(size)
         for text in [*self.nccl.warnings, f"{self.framework} falls back to NCCL {NCCL_BESIDE}: {choice.why}"]:

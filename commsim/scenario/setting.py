@@ -16,7 +16,6 @@ from commsim.document import Document, located, raise_faults, refuse
 from commsim.document.types import KeyFaults, KeyPath, show
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
-from commsim.kernels.choice import Framework
 from commsim.nccl.version import Version, parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 DEFAULT_NCCL_VERSION = "2.26.2"
 
 Mode = Literal["back_to_back", "single"]
+
+Framework = Literal["vllm", "sglang", "tensorrt_llm"]
+"""Those of `commsim.kernels.choice`, which few scenarios need."""
 
 
 def _version(value: Any) -> Any:

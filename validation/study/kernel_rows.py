@@ -15,7 +15,7 @@ from pathlib import Path
 
 from commsim.collectives.semantics import ITEM_BYTES
 from commsim.errors import CommsimError, Fault, LogFormatError
-from commsim.kernels.choice import Call, Choice, Framework, Release, choose
+from commsim.kernels.choice import Framework, KernelCall, KernelChoice, Release, choose
 from commsim.kernels.device import KernelDevice, kernel_device
 from commsim.measure.csv_tables import CsvRecord, csv_records
 from commsim.nccl.predict import Options, Predictor
@@ -54,9 +54,9 @@ MILLI = 1e-3
 class KernelRow:
     """A measured call: what ran it by the framework's rules, and NCCL's seconds where that is NCCL."""
 
-    call: Call
+    call: KernelCall
     cuda_graph: bool
-    choice: Choice
+    choice: KernelChoice
     nccl_s: float
     seconds: float
 
@@ -133,7 +133,7 @@ def _row(record: CsvRecord) -> KernelRow | str:
     release = _release(record)
     try:
         device = device_of(record["device"])
-        call = Call(framework, release, device, ranks, elements * item_bytes)
+        call = KernelCall(framework, release, device, ranks, elements * item_bytes)
         choice = choose(call)
         nccl_s = nccl_seconds(device.name, ranks, call.nbytes) if choice.kernel == "nccl" else 0.0
     except CommsimError as error:
