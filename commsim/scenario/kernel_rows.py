@@ -37,11 +37,30 @@ def beside_kernels(scenario: Setting) -> Setting:
     return one
 
 
+def device_of(topology: Topology) -> KernelDevice:
+    """A machine's GPU, with the least NVLink rate of any; CommsimError where the kernels were not measured on it."""
+    from commsim.scenario.training import accelerator_of
+
+    if len(models := sorted({group.gpu.model for group in topology.groups})) > 1:
+        raise CommsimError(f"its GPUs are {' and '.join(models)}, expected one model")
+    nvlink = topology.works & (topology.link_kind == LinkKind.NVLINK)
+    out = np.bincount(topology.link_src[nvlink], topology.link_bandwidth[nvlink], len(topology.vertex_kind))
+    rate = float(out[topology.rank_vertex].min())
+    if not rate:
+        raise CommsimError("without NVLink two GPUs run the kernel over PCIe, which was not measured")
+    return replace(kernel_device(accelerator_of(topology), topology.cpu.vendor), nvlink_bytes_per_s=rate)
+
+
+def multicasts(topology: Topology) -> bool:
+    """Whether the switches of the machine multicast and reduce: NVSwitch of Hopper and later."""
+    return all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
+
+
 class KernelRows(RowPredictor):
     """`nccl` predicts the rows of the same item by NCCL."""
 
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, nccl: RowPredictor) -> None:
-        switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
+        switches = multicasts(topology)
         super().__init__(work, topology, in_network=switches)
         self.nccl = nccl
         library = scenario.library
@@ -72,21 +91,11 @@ class KernelRows(RowPredictor):
         return "" if joined or self.n_ranks == 2 else "NVLink does not join all of the GPUs with each other"
 
     def _device(self, scenario: Setting) -> KernelDevice:
-        """The machine's GPU, with the least NVLink rate of any; a ScenarioError where the kernels were not measured."""
-        from commsim.scenario.training import accelerator_of
-
-        topology = self.topology
-        if len(models := sorted({group.gpu.model for group in topology.groups})) > 1:
-            raise scenario.document.error(("topology",), f"found GPUs of {' and '.join(models)}, expected one model")
-        nvlink = topology.works & (topology.link_kind == LinkKind.NVLINK)
-        out = np.bincount(topology.link_src[nvlink], topology.link_bandwidth[nvlink], len(topology.vertex_kind))
-        rate = float(out[topology.rank_vertex].min())
+        """The machine's GPU; a ScenarioError at `topology` where the kernels were not measured on its like."""
         try:
-            if not rate:
-                raise CommsimError("without NVLink two GPUs run the kernel over PCIe, which was not measured")
-            return replace(kernel_device(accelerator_of(topology), topology.cpu.vendor), nvlink_bytes_per_s=rate)
+            return device_of(self.topology)
         except CommsimError as error:
-            text = f"found {topology.gpu.model} with library custom_all_reduce: {str(error).splitlines()[0]}"
+            text = f"found {self.topology.gpu.model} with library custom_all_reduce: {str(error).splitlines()[0]}"
             raise scenario.document.error(("topology",), text) from None
 
     def at_pace(self, pace: Pace) -> None:
