@@ -68,7 +68,7 @@ def choose(call: KernelCall) -> KernelChoice:
 # -- vLLM ---------------------------------
 
 PEER_RANKS = (2, 4, 6, 8)
-"""Ranks that the kernels of vLLM and of SGLang before 0.5.11 are compiled for (vLLM, `custom_all_reduce.py`)."""
+"""Ranks that the kernels of vLLM and of SGLang before 0.5.12 are compiled for (vLLM, `custom_all_reduce.py`)."""
 
 PEER_MOST = 8 * MIB
 """Bytes from which vLLM's kernel is not taken (`custom_all_reduce.py`, max_size; v0.14 to v0.24); SGLang takes it up to
@@ -138,8 +138,8 @@ def _most(nbytes: int) -> str:
 
 # -- SGLang ---------------------------------
 
-PUSH_SINCE: Release = (0, 5, 11)
-"""SGLang's kernels that push (`custom_all_reduce_v2.py`): of 0.5.14 they are the default, of 0.5.10 not."""
+PUSH_SINCE: Release = (0, 5, 12)
+"""SGLang's kernels that push (`custom_all_reduce_v2.py`) are the default since its pull request 24363 (release notes)."""
 
 PUSH_RANKS = (2, 3, 4, 5, 6, 7, 8)
 PUSH_MOST = 16 * MIB
@@ -198,6 +198,8 @@ ACROSS_ONE_SHOT = 512 * KIB
 
 def _tensorrt_llm(call: KernelCall) -> KernelChoice:
     ranks, nbytes = call.ranks, call.nbytes
+    if ranks > call.device.domain:
+        return KernelChoice("nccl", f"NVLink joins {call.device.domain} GPUs, not {ranks}")
     if ranks > call.device.tray:
         if not call.multicast:
             return KernelChoice("nccl", "its kernels over multi-node NVLink multicast, which this machine does not")

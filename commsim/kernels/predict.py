@@ -74,7 +74,7 @@ def kernel_time(
     >>> from commsim.training.accelerator import accelerator
     >>> call = KernelCall("vllm", (0, 24, 0), kernel_device(accelerator("H100")), ranks=2, nbytes=1 << 20)
     >>> round(kernel_time(call, "peer.one_shot", cuda_graph=True).time_s * 1e6, 1)  # measured: 8.3 us
-    8.3
+    8.0
     """
     v = kernel_values() if v is None else v
     kernel_s = nccl_s + seconds(kernel_costs(call, kernel, cuda_graph=cuda_graph), call.device, v)

@@ -104,6 +104,7 @@ def test_sglang(release: str, gpu: str, ranks: int, nbytes: int, expected: str) 
         # allreduceOp.cpp: over several trays of a rack, 512 KiB of all ranks together
         ("1.3.0", "GB200", 8, 64 * KIB, "multicast.one_shot"),
         ("1.3.0", "GB200", 8, 64 * KIB + 16, "multicast.two_shot"),
+        ("1.3.0", "B200", 16, 4096, "nccl"),
     ],
 )
 def test_tensorrt_llm(release: str, gpu: str, ranks: int, nbytes: int, expected: str) -> None:
