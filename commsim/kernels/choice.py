@@ -139,7 +139,7 @@ def _most(nbytes: int) -> str:
 # -- SGLang ---------------------------------
 
 PUSH_SINCE: Release = (0, 5, 12)
-"""SGLang's kernels that push (`custom_all_reduce_v2.py`) are the default since its pull request 24363 (release notes)."""
+"""SGLang's kernels that push (`custom_all_reduce_v2.py`) are the default since pull request 24363 (release notes)."""
 
 PUSH_RANKS = (2, 3, 4, 5, 6, 7, 8)
 PUSH_MOST = 16 * MIB
