@@ -28,6 +28,10 @@ def tune(
             "--kernels", help="Instead: from which size which all-reduce kernel of serving frameworks, as JSON."
         ),
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="With --kernels: also draw the quickest by size and number of GPUs (.png, .svg)."),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
@@ -38,8 +42,10 @@ def tune(
 
     path = find_scenario(scenario)
     if kernels:
-        _kernels(path, overrides or [], out or Path("kernels.json"), json_output)
+        _kernels(path, overrides or [], out or Path("kernels.json"), plot, json_output)
         return
+    if plot is not None:
+        raise ScenarioError("--plot: found without --kernels, expected it with them")
     out = out or Path("nccl_tuner.conf")
     scenarios = load_scenarios(path, overrides or [])
     if len(scenarios) != 1:
@@ -54,19 +60,24 @@ def tune(
     typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
 
 
-def _kernels(path: Path, overrides: list[str], out: Path, json_output: bool) -> None:
+def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, json_output: bool) -> None:
+    from commsim.cli.pictures import form_of, write_picture
     from commsim.planner.kernels import kernel_tuning, tuning_document
-    from commsim.report.kernel_tables import kernel_tables
+    from commsim.report.kernel_tables import kernel_map, kernel_tables
     from commsim.scenario.load import load_scenarios
 
+    if plot is not None:
+        form_of(plot)
     scenarios = load_scenarios(path, overrides)
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
     tuning = kernel_tuning(scenarios[0])
     document = tuning_document(tuning)
     write_atomically(out, json.dumps(document, indent=1) + "\n")
+    if plot is not None:
+        write_picture(plot, kernel_map(tuning))
     if json_output:
         print_json(document)
         return
     typer.echo(kernel_tables(tuning), nl=False)
-    typer.echo(f"# wrote {out}")
+    typer.echo(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")

@@ -1,12 +1,17 @@
-"""Which all-reduce from which size, as a table."""
+"""Which all-reduce from which size, as a table and as a map."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from commsim.kernels.choice import FRAMEWORKS
 from commsim.planner.kernels import KernelStretch, KernelTuning
+from commsim.report.crossover import Winner, plot_map
 from commsim.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
@@ -30,3 +35,13 @@ def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
 def _words(stretches: Sequence[KernelStretch]) -> str:
     first, *rest = stretches
     return ", ".join([first.kernel, *(f"{s.kernel} from {format_bytes(s.low)}" for s in rest)])
+
+
+def kernel_map(tunings: Sequence[KernelTuning]) -> Figure:
+    """A colour for the quickest at each size and number of GPUs."""
+    winners = []
+    for t in tunings:
+        for size in t.seconds:
+            stretch = [s for s in t.winners if s.low <= size][-1]
+            winners.append(Winner(size, t.ranks, stretch.name, t.machine))
+    return plot_map(winners, f"all_reduce on {tunings[0].machine}, in a CUDA graph")

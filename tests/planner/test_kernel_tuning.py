@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.cli import app
-from commsim.errors import InfeasibleError, ScenarioError
+from commsim.errors import CommsimError, InfeasibleError, ScenarioError
 from commsim.kernels.choice import FRAMEWORKS, KernelCall, choose
 from commsim.kernels.device import kernel_device
 from commsim.kernels.predict import kernel_time
 from commsim.planner.kernels import SIZES, KernelTuning, kernel_tuning, tuning_document
-from commsim.report.kernel_tables import kernel_tables
+from commsim.report.kernel_tables import kernel_map, kernel_tables
 from commsim.scenario.load import load_scenarios
 from commsim.training.accelerator import accelerator
 
@@ -105,6 +105,25 @@ def test_the_command_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert document["machine"] == "hgx-h100"
     printed = CliRunner().invoke(app, ["tune", "custom-all-reduce", "--kernels", "--json", "-o", "other.json"])
     assert json.loads(printed.output) == document
+
+
+def test_the_map_has_a_field_for_every_size_and_number_of_gpus(h100: tuple[KernelTuning, ...]) -> None:
+    figure = kernel_map(h100)
+    (mesh,) = figure.axes[0].collections
+    assert mesh.get_array().shape == (3, len(SIZES))  # type: ignore[union-attr]
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == {stretch.name for t in h100 for stretch in t.winners}
+
+
+def test_a_picture_is_drawn_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["tune", "custom-all-reduce", "--kernels", "--plot", "map.svg"])
+    assert done.output.endswith("# wrote kernels.json and map.svg\n")
+    assert (tmp_path / "map.svg").read_text().startswith("<?xml")
+    for words in (["--kernels", "--plot", "map.gif", "-o", "new.json"], ["--plot", "map.png"]):
+        with pytest.raises(CommsimError, match="expected"):
+            CliRunner().invoke(app, ["tune", "custom-all-reduce", *words], catch_exceptions=False)
+    assert not (tmp_path / "new.json").exists()
 
 
 def test_machines_without_such_kernels_are_refused(tmp_path: Path) -> None:
