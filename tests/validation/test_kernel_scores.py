@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def scores() -> KernelScores:
 @pytest.fixture(scope="module")
 def rows() -> tuple[KernelRow, ...]:
     return read_table(PROJECT).rows
+
+
+SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", PROJECT.parents[3] / "shared" / "data")) / "silicon"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data is not here")
+def test_the_table_is_that_of_its_source() -> None:
+    assert PROJECT.read_bytes() == (SHARED / "custom_all_reduce.csv").read_bytes()
 
 
 def test_the_errors_are_below_the_bars(scores: KernelScores) -> None:
