@@ -1,8 +1,9 @@
-"""``commsim tune``: a configuration for NCCL's example tuner plugin from simulated best choices."""
+"""``commsim tune``: a configuration for NCCL's example tuner plugin, or thresholds of all-reduce kernels."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,19 @@ from commsim.scenario.load import find_scenario
 def tune(
     scenario: Annotated[str, typer.Argument(help="A scenario file, or the name of a shipped one, with library nccl.")],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("nccl_tuner.conf"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file to write (default: nccl_tuner.conf, or kernels.json).")
+    ] = None,
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            "--kernels", help="Instead: from which size which all-reduce kernel of serving frameworks, as JSON."
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="With --kernels: also draw the quickest by size and number of GPUs (.png, .svg)."),
+    ] = None,
     json_output: Json = False,
 ) -> None:
     """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
@@ -28,6 +41,12 @@ def tune(
     from commsim.scenario.setting import build_topology
 
     path = find_scenario(scenario)
+    if kernels:
+        _kernels(path, overrides or [], out or Path("kernels.json"), plot, json_output)
+        return
+    if plot is not None:
+        raise ScenarioError("--plot: found without --kernels, expected it with them")
+    out = out or Path("nccl_tuner.conf")
     scenarios = load_scenarios(path, overrides or [])
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
@@ -39,3 +58,26 @@ def tune(
         return
     typer.echo(tuning_table(tuning), nl=False)
     typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
+
+
+def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, json_output: bool) -> None:
+    from commsim.cli.pictures import form_of, write_picture
+    from commsim.planner.kernels import kernel_tuning, tuning_document
+    from commsim.report.kernel_tables import kernel_map, kernel_tables
+    from commsim.scenario.load import load_scenarios
+
+    if plot is not None:
+        form_of(plot)
+    scenarios = load_scenarios(path, overrides)
+    if len(scenarios) != 1:
+        raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
+    tuning = kernel_tuning(scenarios[0])
+    document = tuning_document(tuning)
+    write_atomically(out, json.dumps(document, indent=1) + "\n")
+    if plot is not None:
+        write_picture(plot, kernel_map(tuning))
+    if json_output:
+        print_json(document)
+        return
+    typer.echo(kernel_tables(tuning), nl=False)
+    typer.echo(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")

@@ -87,6 +87,19 @@ def degraded(
     study.degraded(pairs, study.Output(json_path, None, report, check=False))
 
 
+@app.command("kernels")
+def kernels(
+    data: Annotated[
+        Path | None, typer.Option(help="CSV of all-reduces of serving frameworks (default: the project's).")
+    ] = None,
+    json_path: JsonPath = None,
+    report: Annotated[bool, typer.Option("--report", help="Write docs/accuracy-kernels.md.")] = False,
+) -> None:
+    """Predict measured all-reduces of vLLM, SGLang and TensorRT-LLM, and say how far off the predictions are."""
+    study = _study()
+    study.kernels(data, study.Output(json_path, None, report, check=False))
+
+
 @app.command("training")
 def training(
     steps: Annotated[Path | None, typer.Option(help="CSV of training steps (default: the project's).")] = None,

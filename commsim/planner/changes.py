@@ -102,7 +102,7 @@ def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveW
         yield Change("calls from Python in half the time", pace=Pace(launch=0.5))
         if topology.cpu.cores:
             yield Change(f"twice the cores ({2 * topology.cpu.cores})", {"topology.cpu.cores": 2 * topology.cpu.cores})
-    else:
+    elif library == "none":
         names = [a for c, a in registry.names() if c == work.collective]
         if work.algorithm != "auto":  # which has tried them all
             own = work.algorithm or names[0]

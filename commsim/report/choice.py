@@ -41,7 +41,7 @@ def explain(prepared: Prepared) -> str:
 
     scenario = prepared.scenario
     if scenario.library.name != "nccl":
-        return "# no choice to explain: the library is none\n"
+        return f"# no choice to explain: the library is {scenario.library.name}\n"
     version = parse_version(scenario.library.version)
     lines: list[str] = []
     for work in scenario.collectives:

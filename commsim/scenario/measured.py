@@ -53,6 +53,11 @@ _OWN_OPTIONS = {"backend", "world_size", "runner", "schedule", "timeout_s"}
 
 def run_of(scenario: Scenario, options: RunOptions) -> Run:
     """The run of one scenario; every fault is a CommsimError, before any rank is started."""
+    if scenario.library.name == "custom_all_reduce":
+        text = (
+            "found custom_all_reduce, expected nccl, gloo or none for a measurement: torch calls no framework's kernels"
+        )
+        raise scenario.document.error(("library",), text)
     backend = backend_of(options.backend, scenario)
     world_size = options.world_size or build_topology(scenario).world_size
     items, schedule = list(enumerate(scenario.workload)), options.schedule

@@ -1,4 +1,4 @@
-"""Which predictor a scenario's library has: NCCL's model, gloo's, or schedules as they are; models built are kept."""
+"""Which predictor a scenario's library has: NCCL's model, gloo's, kernels', or raw schedules; models are kept."""
 
 from __future__ import annotations
 
@@ -226,6 +226,10 @@ def row_predictor(
         predictor = NcclRows(scenario, topology, work, cache)
     elif scenario.library.name == "gloo":
         predictor = GlooRows(scenario, topology, work)
+    elif scenario.library.name == "custom_all_reduce":
+        from commsim.scenario.kernel_rows import KernelRows, beside_kernels
+
+        predictor = KernelRows(scenario, topology, work, NcclRows(beside_kernels(scenario), topology, work, cache))
     else:
         from commsim.scenario.raw import RawRows
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -33,11 +33,23 @@ DEFAULT_NCCL_VERSION = "2.26.2"
 
 Mode = Literal["back_to_back", "single"]
 
+Framework = Literal["vllm", "sglang", "tensorrt_llm"]
+"""Those of `commsim.kernels.choice`, which few scenarios need."""
+
 
 def _version(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", value, re.ASCII):
         return value
     raise ValueError(f"found {show(value)}, expected an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}")
+
+
+def _framework(value: Any) -> Any:
+    if value == "flashinfer":
+        raise ValueError(
+            "found flashinfer, which ships kernels of others and no rule from which size which runs; expected "
+            "tensorrt_llm, whose one and two shots it has, or vllm"
+        )
+    return value
 
 
 def _env_value(value: Any) -> Any:
@@ -63,17 +75,18 @@ KnownNumbers = Annotated[dict[str, str], AfterValidator(_known_numbers)]
 
 
 class LibrarySetup(Strict):
-    """Who runs the collective: NCCL or gloo with their own choices, or ``none`` for a raw schedule."""
+    """Who runs the collective: NCCL, gloo or a framework's kernels, which choose themselves, or a raw schedule."""
 
-    name: Literal["nccl", "gloo", "none"] = Field(
+    name: Literal["nccl", "gloo", "custom_all_reduce", "none"] = Field(
         default="nccl",
         description=(
-            "whose collectives they are: NCCL's, gloo's as torch calls it, or `none` for raw schedules; the name "
-            "alone may stand in place of the block"
+            "whose collectives they are: NCCL's, gloo's as torch calls it, those of a serving framework with its "
+            "all-reduce kernels, or `none` for raw schedules; the name alone may stand in place of the block"
         ),
     )
     version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = Field(
-        default=DEFAULT_NCCL_VERSION, description="of NCCL, three numbers: constants and rules differ by version"
+        default=DEFAULT_NCCL_VERSION,
+        description="of NCCL or of the framework, three numbers: constants and rules differ by version",
     )
     env: dict[str, EnvValue] = Field(
         default_factory=dict, description="the `NCCL_*` variables of the run; one that is not modelled gives a warning"
@@ -94,6 +107,16 @@ class LibrarySetup(Strict):
             "which launches beside the others and counts as that, or all GPUs of a node by one thread (`-g 8`)"
         ),
     )
+    framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(
+        default=None,
+        description=(
+            "with custom_all_reduce: whose kernels and rules; without `version` its newest release that was measured"
+        ),
+    )
+    cuda_graph: bool = Field(
+        default=True,
+        description="with custom_all_reduce: calls are captured in a CUDA graph; false: Python makes each of them",
+    )
     one_host: bool = Field(
         default=False,
         description="with gloo: all nodes share the `cpu.cores` of one computer, as network namespaces do",
@@ -112,11 +135,19 @@ class LibrarySetup(Strict):
     @model_validator(mode="after")
     def _env_makes_sense(self) -> LibrarySetup:
         faults: KeyFaults = [(("env", k), m) for k, m in value_faults(self.env).items()]
-        needs = {"version": "nccl", "env": "nccl", "graph": "nccl", "launch_mode": "nccl", "one_host": "gloo"}
+        needs = {
+            **dict.fromkeys(("env", "graph", "launch_mode"), ("nccl",)),
+            **dict.fromkeys(("framework", "cuda_graph"), ("custom_all_reduce",)),
+            "version": ("nccl", "custom_all_reduce"),
+            "one_host": ("gloo",),
+        }
+        if self.name == "custom_all_reduce" and self.framework is None:
+            text = f"found no framework with library custom_all_reduce, expected {' or '.join(get_args(Framework))}"
+            faults.append((("framework",) if "framework" in self.model_fields_set else (), text))
         faults += [
-            ((key,), f"found {key} with library {self.name}, expected it only with library {library}")
-            for key, library in needs.items()
-            if library != self.name
+            ((key,), f"found {key} with library {self.name}, expected it only with library {libraries[0]}")
+            for key, libraries in needs.items()
+            if self.name not in libraries
             and key in self.model_fields_set
             and getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
         ]
@@ -156,7 +187,7 @@ class Library(LibrarySetup):
     def _numbers_fit(self) -> Library:
         none = f"found measured with library {self.name}, expected it only with library nccl or gloo"
         refuse(
-            (self.measured and self.name == "none", ("measured",), none),
+            (self.measured and self.name not in ("nccl", "gloo"), ("measured",), none),
             (self.measured_on and not self.measured, ("measured_on",), "found measured_on without measured"),
         )
         return self

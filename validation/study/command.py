@@ -104,6 +104,19 @@ def degraded(pairs: Path | None, output: Output) -> None:
     _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
 
 
+def kernels(data: Path | None, output: Output) -> None:
+    """Score measured all-reduces of serving frameworks (default: the project's)."""
+    from study.kernels import document, score
+    from study.kernels_report import summary, write_report
+
+    if output.report and data is not None:
+        raise ScenarioError("--report: the page is about the project's rows; leave --data out")
+    for path in output.files:
+        check_writable(path)
+    figures = document(score(data))
+    _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
+
+
 def training(steps: Path | None, memory: Path | None, mode: str, engine: str, workers: int, output: Output) -> None:
     """Score published training steps (default: the project's), and memory figures where a table of them is named."""
     from study.pages import training_page

@@ -27,6 +27,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
 
     kind: ClassVar[str] = "items"
     noun: ClassVar[str] = "a collective"
+    libraries: ClassVar[tuple[str, ...]] = (*WorkItem.libraries, "custom_all_reduce")
     compared: ClassVar[bool] = True
     whole_nodes: ClassVar[bool] = True
 
@@ -45,9 +46,9 @@ class CollectiveWork(CollectiveSpec, WorkItem):
             text = f"found protocol {self.protocol} with library none, expected it only with library nccl"
             protocol = failing((self.protocol is not None, ("protocol",), text))
             return faults + algorithm_faults(self.algorithm, known) + protocol
-        if setting.library.name == "gloo":
+        if (name := setting.library.name) != "nccl":
             own = [key for key in ("algorithm", "protocol", "channels") if getattr(self, key) is not None]
-            return faults + [((key,), f"found {key} with library gloo, which chooses itself") for key in own]
+            return faults + [((key,), f"found {key} with library {name}, which chooses itself") for key in own]
         return faults + self._nccl_faults(setting)
 
     def _nccl_faults(self, setting: Setting) -> KeyFaults:

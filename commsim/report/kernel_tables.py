@@ -1,0 +1,47 @@
+"""Which all-reduce from which size, as a table and as a map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from commsim.kernels.choice import FRAMEWORKS
+from commsim.planner.kernels import KernelStretch, KernelTuning
+from commsim.report.crossover import Winner, plot_map
+from commsim.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
+    """For each number of GPUs the winner from a size on, then each framework's rules; ends with a newline."""
+    lines = [f"# all_reduce on {tunings[0].machine}, calls in a CUDA graph; predicted"]
+    for t in tunings:
+        lines.append(f"# {t.ranks} GPUs   {'from':>9}  {'quickest':<28} {'takes':>9}  {'NCCL':>9}")
+        for stretch in t.winners:
+            of = {name: format_time(float(f"{s:.3g}")) for name, s in t.seconds[stretch.low].items()}
+            lines.append(
+                f"           {format_bytes(stretch.low):>9}  {stretch.name:<28} {of['winner']:>9}  {of['nccl']:>9}"
+            )
+        for name in FRAMEWORKS:
+            lost = f"{100.0 * t.lost[name]:.1f} % lost on average"
+            lines.append(f"#   {name} ships: {_words(t.shipped[name])}; {lost}")
+            if t.best[name] != t.shipped[name]:
+                lines.append(f"#   {' ' * len(name)}  best: {_words(t.best[name])}")
+    return "\n".join(lines) + "\n"
+
+
+def _words(stretches: Sequence[KernelStretch]) -> str:
+    first, *rest = stretches
+    return ", ".join([first.kernel, *(f"{s.kernel} from {format_bytes(s.low)}" for s in rest)])
+
+
+def kernel_map(tunings: Sequence[KernelTuning]) -> Figure:
+    """A colour for the quickest at each size and number of GPUs."""
+    winners = []
+    for t in tunings:
+        for size in t.seconds:
+            stretch = [s for s in t.winners if s.low <= size][-1]
+            winners.append(Winner(size, t.ranks, stretch.name, t.machine))
+    return plot_map(winners, f"all_reduce on {tunings[0].machine}, in a CUDA graph")

@@ -1,0 +1,164 @@
+"""`library: custom_all_reduce` in a scenario: rows of kernels and of NCCL, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commsim.errors import ScenarioError
+from commsim.kernels.choice import KernelCall
+from commsim.kernels.device import kernel_device
+from commsim.kernels.predict import kernel_time
+from commsim.scenario.item import Item
+from commsim.scenario.load import find_scenario, load_scenarios
+from commsim.scenario.measured import RunOptions, run_of
+from commsim.scenario.result import Result
+from commsim.scenario.run import run
+from commsim.training.accelerator import accelerator
+
+SCENARIO = """
+name: decoding
+topology: {topology}
+library: {{name: custom_all_reduce{library}}}
+workload: [{{collective: {collective}, dtype: bfloat16, sizes: {sizes}}}]
+{more}
+"""
+
+
+def answered(
+    folder: Path,
+    topology: str = "{preset: hgx-h100}",
+    library: str = ", framework: vllm",
+    collective: str = "all_reduce",
+    sizes: str = "4 KiB .. 256 MiB x2",
+    more: str = "",
+) -> Result:
+    path = folder / "s.yaml"
+    path.write_text(SCENARIO.format(topology=topology, library=library, collective=collective, sizes=sizes, more=more))
+    return run(load_scenarios(path)[0])
+
+
+def item(result: Result) -> Item:
+    return result.items[0]
+
+
+def test_rows_are_the_kernels_until_the_framework_falls_back(tmp_path: Path) -> None:
+    result = answered(tmp_path)
+    rows = {row.size_bytes: row for row in item(result).rows}
+    assert [rows[1 << k].algorithm for k in (12, 17, 18, 26)] == ["one_shot", "one_shot", "multimem", "multimem"]
+    assert rows[1 << 27].algorithm == "nccl nvls"
+    assert any("falls back to NCCL 2.27.5: above the kernels' 64 MiB" in text for text in result.warnings)
+    for row in rows.values():
+        assert row.lower_bound_s is not None
+        assert row.low_s is not None
+        assert row.high_s is not None
+        assert row.lower_bound_s <= row.low_s <= row.time_s <= row.high_s
+        assert row.busbw == pytest.approx(1.75 * row.size_bytes / row.time_s)
+
+
+def test_a_row_is_the_time_of_its_kernel(tmp_path: Path) -> None:
+    (row,) = item(answered(tmp_path, sizes="64 KiB")).rows
+    call = KernelCall("vllm", (0, 24, 0), kernel_device(accelerator("H100")), 8, 65536)
+    assert row.time_s == pytest.approx(kernel_time(call, "peer.one_shot", cuda_graph=True).time_s)
+
+
+def test_nccl_s_rows_are_those_of_library_nccl(tmp_path: Path) -> None:
+    (row,) = item(answered(tmp_path, sizes="1 GiB")).rows
+    path = tmp_path / "nccl.yaml"
+    text = (tmp_path / "s.yaml").read_text()
+    path.write_text(text.replace("custom_all_reduce, framework: vllm", "nccl, version: 2.27.5"))
+    (by_nccl,) = run(load_scenarios(path)[0]).items[0].rows
+    assert row.time_s == by_nccl.time_s
+    assert row.algorithm == f"nccl {by_nccl.algorithm}"
+
+
+def test_from_python_the_host_limits_small_calls_of_both(tmp_path: Path) -> None:
+    eager = ", framework: sglang, version: 0.5.10, cuda_graph: false"
+    rows = item(answered(tmp_path, library=eager)).rows
+    assert rows[0].bottleneck == "launch"
+    assert rows[0].time_s == rows[0].launch_s > rows[0].kernel_s
+    assert rows[-1].bottleneck == "NVLink"
+
+
+@pytest.mark.parametrize(
+    ("topology", "collective", "reason"),
+    [
+        ("{preset: hgx-h100-ndr400, nodes: 2}", "all_reduce", "several nodes"),
+        ("{preset: hgx-h100}", "all_gather", "for all_reduce with sum"),
+        ("{preset: hgx-h100, gpus_per_node: 5}", "all_reduce", "2, 4, 6 or 8 GPUs, not 5"),
+        ("{preset: h100-pcie}", "all_reduce", "NVLink does not join all"),
+        ("{preset: gb200-nvl72, gpus_per_node: 8}", "all_reduce", "on several hosts"),
+    ],
+)
+def test_where_the_framework_takes_nccl_so_does_the_prediction(
+    tmp_path: Path, topology: str, collective: str, reason: str
+) -> None:
+    result = answered(tmp_path, topology, collective=collective, sizes="1 MiB")
+    assert item(result).rows[0].algorithm.startswith("nccl ")
+    assert [text for text in result.warnings if reason in text]
+
+
+def test_tensorrt_llm_has_kernels_over_trays_of_a_rack(tmp_path: Path) -> None:
+    rack, library = "{preset: gb200-nvl72, gpus_per_node: 16}", ", framework: tensorrt_llm"
+    rows = item(answered(tmp_path, rack, library, sizes="16 KiB .. 64 KiB x2")).rows
+    assert [row.algorithm for row in rows] == ["one_shot", "one_shot", "two_shot"]
+
+
+@pytest.mark.parametrize(
+    ("library", "topology", "more", "expected"),
+    [
+        ("", "{preset: hgx-h100}", "", "found no framework .* vllm or sglang or tensorrt_llm"),
+        (", framework: flashinfer", "{preset: hgx-h100}", "", "flashinfer, which ships kernels of others"),
+        (", framework: vllm, env: {NCCL_ALGO: Ring}", "{preset: hgx-h100}", "", "found env with library custom_all"),
+        (", framework: vllm", "{preset: rtx4090, gpus_per_node: 2}", "", "without NVLink two GPUs run"),
+        (", framework: vllm", "{preset: dgx-2}", "", "volta"),
+        (", framework: vllm", "{preset: hgx-h100}", "engine: event", "expected auto: its times are closed forms"),
+        (", framework: vllm", "{preset: hgx-h100}", "params: p.yaml", "found params with library custom_all_reduce"),
+        (
+            ", framework: vllm, measured: {all_reduce: {8B: 23us}}",
+            "{preset: hgx-h100}",
+            "",
+            "found measured with library custom_all_reduce",
+        ),
+        (
+            ", framework: vllm",
+            "{preset: hgx-h100}",
+            "variation: {stragglers: [{ranks: [0], delay: 1 us}]}",
+            "found variation with library custom_all_reduce",
+        ),
+    ],
+)
+def test_what_does_not_apply_is_refused_at_its_place(
+    tmp_path: Path, library: str, topology: str, more: str, expected: str
+) -> None:
+    with pytest.raises(ScenarioError, match=rf"s\.yaml:\d+:\d+ .*{expected}"):
+        answered(tmp_path, topology, library, more=more)
+
+
+def test_options_of_the_kernels_are_refused_with_nccl(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: n\ntopology: {preset: hgx-h100}\nlibrary: {name: nccl, cuda_graph: false}\n"
+        "workload: [{collective: all_reduce, sizes: 1 MiB}]\n"
+    )
+    with pytest.raises(ScenarioError, match="found cuda_graph with library nccl, expected it only with library custom"):
+        load_scenarios(path)
+
+
+def test_training_and_measurements_know_no_such_library(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: n\ntopology: {preset: hgx-h100}\nlibrary: {name: custom_all_reduce, framework: vllm}\n"
+        "workload:\n  - training: {model: llama-3-8b, mesh: {tp: 8}, global_batch_size: 8}\n"
+    )
+    with pytest.raises(ScenarioError, match="with library custom_all_reduce, expected library nccl or gloo"):
+        load_scenarios(path)
+    with pytest.raises(ScenarioError, match="library: found custom_all_reduce, expected nccl, gloo or none for a meas"):
+        run_of(load_scenarios(find_scenario("custom-all-reduce"))[0], RunOptions(backend="gloo"))
+
+
+def test_a_degraded_nvlink_counts(tmp_path: Path) -> None:
+    slow = "{preset: hgx-h100, node: {nvlink: {links: 9}}}"
+    (half,), (whole,) = (item(answered(tmp_path, t, sizes="64 MiB")).rows for t in (slow, "{preset: hgx-h100}"))
+    assert 1.5 < half.time_s / whole.time_s <= 2.0

@@ -1,0 +1,135 @@
+"""`commsim tune --kernels`: winners and thresholds of all-reduce kernels, against the shipped ones."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commsim.cli import app
+from commsim.errors import CommsimError, InfeasibleError, ScenarioError
+from commsim.kernels.choice import FRAMEWORKS, KernelCall, choose
+from commsim.kernels.device import kernel_device
+from commsim.kernels.predict import kernel_time
+from commsim.planner.kernels import SIZES, KernelTuning, kernel_tuning, tuning_document
+from commsim.report.kernel_tables import kernel_map, kernel_tables
+from commsim.scenario.load import load_scenarios
+from commsim.training.accelerator import accelerator
+
+TEXT = "name: n\ntopology: {topology}\nworkload: [{{collective: all_reduce, sizes: 1 MiB}}]\n"
+
+
+def tuned(folder: Path, topology: str = "{preset: hgx-h100}") -> tuple[KernelTuning, ...]:
+    path = folder / "s.yaml"
+    path.write_text(TEXT.format(topology=topology))
+    return kernel_tuning(load_scenarios(path)[0])
+
+
+def at(stretches: tuple[object, ...], size: int) -> object:
+    return [s for s in stretches if s.low <= size][-1]  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def h100(tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelTuning, ...]:
+    return tuned(tmp_path_factory.mktemp("h100"))
+
+
+def test_every_number_of_gpus_of_a_host_has_its_thresholds(h100: tuple[KernelTuning, ...], tmp_path: Path) -> None:
+    assert [t.ranks for t in h100] == [2, 4, 8]
+    assert [t.ranks for t in tuned(tmp_path, "{preset: gb200-nvl72}")] == [2, 4]  # of a tray
+    assert [t.ranks for t in tuned(tmp_path, "{preset: hgx-h100-ndr400, nodes: 4}")] == [2, 4, 8]
+
+
+def test_small_messages_are_not_nccl_s_and_large_ones_are(h100: tuple[KernelTuning, ...]) -> None:
+    for t in h100:
+        assert t.winners[0].framework
+        assert t.winners[-1].kernel == "nccl"
+        assert t.seconds[SIZES[0]]["winner"] < 0.5 * t.seconds[SIZES[0]]["nccl"]
+        assert all(of["winner"] <= of["nccl"] for of in t.seconds.values())
+
+
+def test_the_winner_is_the_quickest_of_the_best(h100: tuple[KernelTuning, ...]) -> None:
+    """Two roads: the winner of all, and the quickest of what is best for each framework."""
+    device = kernel_device(accelerator("H100"))
+    for t in h100:
+        for size in SIZES:
+            times = []
+            for name in FRAMEWORKS:
+                stretch = at(t.best[name], size)
+                kernel = stretch.kernel  # type: ignore[attr-defined]
+                call = KernelCall(name, (0, 0, 0), device, t.ranks, size)
+                of = t.seconds[size]["nccl"] if kernel == "nccl" else None
+                times.append(of or kernel_time(call, kernel, cuda_graph=True).time_s)
+            assert min(times) == pytest.approx(t.seconds[size]["winner"], rel=1e-9)
+
+
+def test_what_is_shipped_is_what_the_rules_say_and_never_beats_the_best(h100: tuple[KernelTuning, ...]) -> None:
+    device = kernel_device(accelerator("H100"))
+    for t in h100:
+        for size in SIZES:
+            rule = choose(KernelCall("vllm", (0, 24, 0), device, t.ranks, size)).kernel
+            assert at(t.shipped["vllm"], size).kernel == rule  # type: ignore[attr-defined]
+        assert all(lost >= 0.0 for lost in t.lost.values())
+        for name in FRAMEWORKS:
+            assert (t.lost[name] == 0.0) == (t.best[name] == t.shipped[name])
+
+
+def test_thresholds_ascend_and_differ_from_their_neighbours(h100: tuple[KernelTuning, ...]) -> None:
+    document = tuning_document(h100)
+    assert json.loads(json.dumps(document)) == document
+    for of in document["by_number_of_gpus"].values():
+        lists = [of["winners"], *(f[key] for f in of["frameworks"].values() for key in ("shipped", "best"))]
+        for rules in lists:
+            assert rules[0]["from_bytes"] == document["smallest_bytes"]
+            pairs = list(pairwise(rules))
+            assert all(a["from_bytes"] < b["from_bytes"] for a, b in pairs)
+            assert all((a["framework"], a["kernel"]) != (b["framework"], b["kernel"]) for a, b in pairs)
+
+
+def test_the_table_names_the_losses(h100: tuple[KernelTuning, ...]) -> None:
+    text = kernel_tables(h100)
+    assert text.startswith("# all_reduce on hgx-h100")
+    assert text.count("vllm ships:") == 3
+    assert f"{100 * h100[2].lost['vllm']:.1f} % lost on average" in text
+
+
+def test_the_command_writes_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["tune", "custom-all-reduce", "--kernels"])
+    assert done.exit_code == 0
+    assert done.output.endswith("# wrote kernels.json\n")
+    document = json.loads((tmp_path / "kernels.json").read_text())
+    assert document["machine"] == "hgx-h100"
+    printed = CliRunner().invoke(app, ["tune", "custom-all-reduce", "--kernels", "--json", "-o", "other.json"])
+    assert json.loads(printed.output) == document
+
+
+def test_the_map_has_a_field_for_every_size_and_number_of_gpus(h100: tuple[KernelTuning, ...]) -> None:
+    figure = kernel_map(h100)
+    (mesh,) = figure.axes[0].collections
+    assert mesh.get_array().shape == (3, len(SIZES))  # type: ignore[union-attr]
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == {stretch.name for t in h100 for stretch in t.winners}
+
+
+def test_a_picture_is_drawn_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["tune", "custom-all-reduce", "--kernels", "--plot", "map.svg"])
+    assert done.output.endswith("# wrote kernels.json and map.svg\n")
+    assert (tmp_path / "map.svg").read_text().startswith("<?xml")
+    for words in (["--kernels", "--plot", "map.gif", "-o", "new.json"], ["--plot", "map.png"]):
+        with pytest.raises(CommsimError, match="expected"):
+            CliRunner().invoke(app, ["tune", "custom-all-reduce", *words], catch_exceptions=False)
+    assert not (tmp_path / "new.json").exists()
+
+
+def test_machines_without_such_kernels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="without NVLink"):
+        tuned(tmp_path, "{preset: h100-pcie}")
+    with pytest.raises(ScenarioError, match="volta"):
+        tuned(tmp_path, "{preset: dgx-2}")
+    with pytest.raises(InfeasibleError, match="fewer than two GPUs"):
+        tuned(tmp_path, "{preset: hgx-h100, gpus_per_node: 1}")
