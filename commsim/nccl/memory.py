@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commsim.nccl.connections import Connections, RankConnections
 from commsim.nccl.environment import POINT_TO_POINT, whole
@@ -86,6 +86,7 @@ class CommunicatorMemory:
     rank: int
     ranks: int
     nodes: int
+    calls: tuple[tuple[str, str], ...]  # (collective, algorithm), the first of each
     held: tuple[Held, ...]
 
     @property
@@ -102,6 +103,18 @@ class CommunicatorMemory:
         """Bytes of the GPU that come then."""
         return sum(each.gpu for each in self.held if each.when == when)
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "nodes": self.nodes,
+            "calls": [{"collective": collective, "algorithm": algorithm} for collective, algorithm in self.calls],
+            "gpu_bytes": self.gpu,
+            "host_bytes": self.host,
+            "held": [{"kind": h.kind, "when": h.when, "gpu_bytes": h.gpu, "host_bytes": h.host} for h in self.held],
+        }
+
 
 def communicator_memory(
     model: Predictor, calls: Sequence[tuple[str, str]] = (), rank: int | None = None, *, windows: bool = False
@@ -112,11 +125,12 @@ def communicator_memory(
     several kinds are each taken as if all were. ``windows``: it has registered one (2.27 and later).
     """
     most: CommunicatorMemory | None = None
+    calls = tuple(dict.fromkeys(calls))
     for kind in range(len(model.nodes.kinds)):
         of = Connections(model, kind)
         for number in of.telling if rank is None else (rank,):
             held = tuple(each for each in _held(of, number, calls, windows) if each.gpu or each.host)
-            got = CommunicatorMemory(number, of.system.ranks, of.system.nodes, held)
+            got = CommunicatorMemory(number, of.system.ranks, of.system.nodes, calls, held)
             if most is None or got.gpu > most.gpu:
                 most = got
     assert most is not None
@@ -148,13 +162,13 @@ def _at_init(of: Connections) -> list[str]:
     """The algorithms that a communicator connects as it begins (src/init.cc, initTransportsRank)."""
     if of.system.ranks == 1:
         return []
-    found = ["ring", "tree"]
-    found += ["pat"] if of.version >= (2, 23, 0) and of.local == 1 else []
-    found += ["nvls"] if of.nvls else []
-    found += ["nvls_tree"] if of.nvls and of.system.nodes > 1 else []
+    names = ["ring", "tree"]
+    names += ["pat"] if of.version >= (2, 23, 0) and of.local == 1 else []
+    names += ["nvls"] if of.nvls else []
+    names += ["nvls_tree"] if of.nvls and of.system.nodes > 1 else []
     if of.system.collnet:
-        found += ["collnet_chain", *(["collnet_direct"] if of.local <= _DIRECT_RANKS else [])]
-    return found
+        names += ["collnet_chain", *(["collnet_direct"] if of.local <= _DIRECT_RANKS else [])]
+    return names
 
 
 def _algorithm(own: RankConnections, algorithm: str, when: str) -> Iterator[Held]:

@@ -16,6 +16,7 @@ from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.advice import advice, finetune_advice
+from commsim.training.communicator_memory import communicators_of
 from commsim.training.communicators import GlooGroups
 from commsim.training.compute import memory_rate
 from commsim.training.copies import beside_copies, copied_bytes
@@ -58,14 +59,15 @@ def run_training(
     run = program.run()
     tune = finetune_of(spec, step)
     pcie = _host_rate(topology)
+    made = communicators_of(comm, program.mesh, topology.gpu.sm, scenario.library.named_version)
+    beside = made.beside(spec.framework if tune is None else "megatron")
     if tune is not None:
-        memory, hints = (
-            finetune_step_memory(step, tune, offload, spec.stage_layers),
-            tuple(finetune_advice(step, tune, offload, pcie)),
-        )
+        memory = beside(finetune_step_memory(step, tune, offload, spec.stage_layers))
+        hints = tuple(finetune_advice(step, tune, offload, pcie, beside))
     else:
-        memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
+        memory = beside(step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload))
+        layers = spec.stage_layers
+        hints = tuple(advice(step, memory, spec.framework, layers=layers, offload=offload, pcie=pcie, beside=beside))
     warnings = list(comm.warnings)
     warnings += [step.model.caveat] if step.model.caveat else []
     if not memory.fits:
@@ -82,6 +84,7 @@ def run_training(
         step_s=run.step_s,
         causes=run.breakdown(),
         memory=memory,
+        communicators=made,
         advice=hints,
         timeline=run.timeline,
         traffic=tuple(step_traffic(step, plan)),

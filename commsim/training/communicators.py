@@ -14,6 +14,7 @@ from commsim.topology.kinds import Float64
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
+    from commsim.nccl.memory import CommunicatorMemory
     from commsim.topology.graph import Topology
 
 Ranks = npt.NDArray[np.int64]
@@ -43,6 +44,10 @@ class GroupCalls(Protocol):
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """What the call puts on the links of the machine, all groups together."""
+        ...
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """The memory of the communicators of a rank that have been called."""
         ...
 
 
@@ -80,6 +85,11 @@ class GlooGroups:
                 self._predictors[group] = GlooPredictor(part, self._parameters, one_host=self._one_host, mode="single")
             self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """As of `GroupCalls`: none, whose buffers would lie on a GPU."""
+        del rank
+        return []
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """As of `GroupCalls`, by the messages of a small call."""

@@ -67,7 +67,9 @@ def test_old_release_connects_rings_and_trees_at_init() -> None:
     # 32 channels of sends have 16 chunks of 512 KiB each.
     assert parts(got) == {"structures": 2, "ring connections": 288, "tree connections": 144, "pool of sends": 256}
     assert {each.when for each in got.held} == {INIT}
-    assert communicator_memory(model("dgx-a100", (2, 18, 3)), (), rank=0) == got  # the calls found all connected
+    assert (
+        communicator_memory(model("dgx-a100", (2, 18, 3)), (), rank=0).held == got.held
+    )  # the calls found all connected
     inside = communicator_memory(model("dgx-a100", (2, 18, 3)), (), rank=3)
     assert parts(inside)["tree connections"] == 288  # between two neighbours both ways are new
 
@@ -102,7 +104,7 @@ def test_first_all_to_all_connects_all_peers() -> None:
     got = communicator_memory(model("hgx-h100"), [TO_ALL])
     assert parts(got)["connections of sends"] == 7 * 32 * 12
     twice = communicator_memory(model("hgx-h100"), [TO_ALL, ("send_recv", ""), TO_ALL])
-    assert twice == got
+    assert twice.held == got.held
     ring = communicator_memory(model("hgx-h100"), [("send_recv", "")])
     assert parts(ring)["connections of sends"] == 32 * 12
     fewer = communicator_memory(model("hgx-h100", NCCL_MAX_P2P_NCHANNELS="8"), [TO_ALL])
