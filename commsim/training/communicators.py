@@ -50,6 +50,10 @@ class GroupCalls(Protocol):
         """The memory of the communicators of a rank that have been called."""
         ...
 
+    def fresh(self) -> GroupCalls:
+        """The same, with what is known of times, before any call."""
+        ...
+
 
 class GlooGroups:
     """`GroupCalls` by gloo's model: a group is a job on as many nodes, with as many GPUs of each.
@@ -90,6 +94,10 @@ class GlooGroups:
         """As of `GroupCalls`: none, whose buffers would lie on a GPU."""
         del rank
         return []
+
+    def fresh(self) -> GlooGroups:
+        """As of `GroupCalls`; it does not count its calls."""
+        return self
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """As of `GroupCalls`, by the messages of a small call."""

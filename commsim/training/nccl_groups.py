@@ -101,6 +101,12 @@ class NcclGroups:
                 calls.setdefault(key, {})[called] = None
         return [self._memory(models[key], tuple(called)) for key, called in calls.items()]
 
+    def fresh(self) -> NcclGroups:
+        """As of `GroupCalls`."""
+        made = copy(self)
+        made._asked = {}
+        return made
+
     def _memory(self, model: Predictor, calls: tuple[tuple[str, str], ...]) -> CommunicatorMemory:
         key = id(model), calls
         if key not in self._held:
