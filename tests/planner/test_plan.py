@@ -21,6 +21,7 @@ from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortl
 from commsim.planner.question import PlanSpec, read_plan
 from commsim.planner.ranking import Ranked, Ranking
 from commsim.scenario.training import TrainingSpec
+from commsim.scenario.training_result import TrainingItem
 from commsim.topology.kinds import VertexKind
 from commsim.training.communicator_memory import Communicators, communicators_of
 from commsim.training.step_run import step_program
@@ -367,9 +368,10 @@ def test_simulated_choices_have_their_own_communicators(file: Path) -> None:
         scenario = file.with_name("chosen.yaml")
         question, _ = read_plan(file)
         scenario.write_text(yaml.safe_dump(plan_module.scenario_of(choice, question.plan, "chosen")))
-        alone = run(scenario).answers[0].memory
+        (item,) = run(scenario).answers
+        assert isinstance(item, TrainingItem)
         held = [stage.parts.get("communicators") for stage in choice.memory.stages]
-        assert held == [stage.parts.get("communicators") for stage in alone.stages]
+        assert held == [stage.parts.get("communicators") for stage in item.memory.stages]
         assert choice.memory.fits
 
 
