@@ -26,6 +26,9 @@ Groups are the ranks of one (n,), or of several that call at the same time (grou
 """
 
 
+HeldSms = Callable[[str, float, Ranks], int]
+"""(collective, nbytes, groups) -> SMs of a GPU that the kernel of one call holds; as of `CommTime`."""
+
 SEND = "send"
 """What `GroupCalls` call a send_recv of a pair of ranks in one direction, from the first to the second."""
 
@@ -48,6 +51,10 @@ class GroupCalls(Protocol):
 
     def communicators(self, rank: int) -> list[CommunicatorMemory]:
         """The memory of the communicators of a rank that have been called."""
+        ...
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """SMs of each GPU that the kernel of one call holds."""
         ...
 
     def fresh(self) -> GroupCalls:
@@ -94,6 +101,11 @@ class GlooGroups:
         """As of `GroupCalls`: none, whose buffers would lie on a GPU."""
         del rank
         return []
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """As of `GroupCalls`: none, processors reduce and send."""
+        del collective, nbytes, ranks
+        return 0
 
     def fresh(self) -> GlooGroups:
         """As of `GroupCalls`; it does not count its calls."""

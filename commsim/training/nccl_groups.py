@@ -101,6 +101,14 @@ class NcclGroups:
                 calls.setdefault(key, {})[called] = None
         return [self._memory(models[key], tuple(called)) for key, called in calls.items()]
 
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """As of `GroupCalls`: as many as the call has channels, of the groups that has most."""
+        groups = np.atleast_2d(ranks)
+        if groups.shape[1] < 2 or nbytes <= 0:
+            return 0
+        collective, nbytes = _named(collective, nbytes, groups)
+        return max(self._predicted((collective, round(nbytes)), some).channels for some in self._sorted(groups)[0])
+
     def fresh(self) -> NcclGroups:
         """As of `GroupCalls`."""
         made = copy(self)

@@ -30,6 +30,9 @@ class OneLink:
     def communicators(self, rank: int) -> list[CommunicatorMemory]:
         return []
 
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        return 0
+
     def fresh(self) -> OneLink:
         return self
 
