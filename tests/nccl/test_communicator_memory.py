@@ -129,6 +129,49 @@ def test_pool_serves_other_nodes() -> None:
     assert sum(each.host for each in got.held if each.when == SENDS) == 2 * 8 * Connections(two, 0).per_peer * 2 * 4096
 
 
+def test_pool_of_old_releases() -> None:
+    old = communicator_memory(model("hgx-h100-ndr400", (2, 18, 3), nodes=2), [TO_ALL])
+    channels = Connections(model("hgx-h100-ndr400", (2, 18, 3), nodes=2), 0).p2p
+    pools = [(each.when, each.gpu / MIB) for each in old.held if each.kind == "pool of sends"]
+    assert pools == [(INIT, 8 * channels * 2), (SENDS, channels * 2)]  # sends of each GPU of the node; what it receives
+    one = communicator_memory(model("dgx-a100-hdr200", (2, 10, 3), nodes=2), [TO_ALL])
+    channels = Connections(model("dgx-a100-hdr200", (2, 10, 3), nodes=2), 0).p2p
+    # Both ways eight sends of a channel with a slice of a MiB each, and nothing before the first.
+    assert [(e.when, e.gpu / MIB) for e in one.held if e.kind == "pool of sends"] == [(SENDS, 2 * channels * 8)]
+
+
+def test_pat_is_connected_by_powers_of_two() -> None:
+    alone = model("hgx-h100-ndr400", nodes=8, ranks=[8 * node for node in range(8)])
+    got = communicator_memory(alone, [("all_gather", "pat")])
+    # Ranks at distances 1, 2 and 4, of which 4 is one: five, to and from each 10 MiB on every channel.
+    assert parts(got)["PAT connections"] == 5 * (10 + 10) * Connections(alone, 0).channels
+
+
+def test_head_of_nvls_tree_has_parent_and_children() -> None:
+    four = model("hgx-h100-ndr400", nodes=4)
+    got = communicator_memory(four, [("all_reduce", "nvls_tree")], rank=16)
+    # Half of 16 channels follow the tree where node 2 has a parent and two children, half that where it is a leaf.
+    assert parts(got)["NVLSTree connections"] == 8 * (3 + 1) * (10 + 10)
+    root = communicator_memory(four, [("all_reduce", "nvls_tree")], rank=0)
+    assert parts(root)["NVLSTree connections"] == 8 * (1 + 1) * (10 + 10)
+
+
+def test_collnet_has_a_pool_and_joins_all_with_heads() -> None:
+    spec = TopologySpec(path="validation/machines/hgx-h100-ndr400-sharp.yaml").model_copy(update={"nodes": 2})
+    options = Options(version=(2, 26, 2), env={"NCCL_COLLNET_ENABLE": "1"})
+    sharp = Predictor(load_topology(spec, ROOT), options)
+    channels, heads = Connections(sharp, 0).channels, sharp.system.collnet_heads
+    got = communicator_memory(sharp, [("all_reduce", "collnet_direct")], rank=0)
+    assert parts(got)["CollNet pool"] == 2 * channels * 4
+    # With the other heads as theirs, with all others as their head: to and from, each on a connector of its own.
+    assert parts(got)["CollNet connections"] == channels * (heads - 1 + 7) * (2 + 10)
+    chain = communicator_memory(sharp, [("all_reduce", "collnet_chain")], rank=0)
+    assert sharp.system.collnet_chain is not None
+    orders = sharp.system.collnet_chain.orders
+    neighbours = [1 if 0 in (order[0], order[-1]) else 2 for order in orders]  # at an end of the chain one
+    assert parts(chain)["CollNet connections"] == 12 * sum(neighbours[c % len(orders)] for c in range(channels))
+
+
 def test_buffers_lie_in_the_host_where_gpus_do_not_meet() -> None:
     hidden = communicator_memory(model("hgx-h100", NCCL_P2P_DISABLE="1"), [RING])
     ring = next(each for each in hidden.held if each.kind == "ring connections")
