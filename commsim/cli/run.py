@@ -50,6 +50,13 @@ def run(
             "--explain-choice", help="Print NCCL's graphs, its table of candidates and its choices, as its log does."
         ),
     ] = False,
+    communicator_memory: Annotated[
+        bool,
+        typer.Option(
+            "--communicator-memory",
+            help="Print the GPU memory that NCCL's communicators take: at init, and at the first call of each kind.",
+        ),
+    ] = False,
     explain: Annotated[
         bool | None,
         typer.Option(
@@ -106,14 +113,23 @@ def run(
             written = write_files(shown, folder, plot=drawn, html=page, reasons=reasons)
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)
+        held = None
+        if communicator_memory:
+            from commsim.scenario.communicators import communicators_of_scenario
+
+            held = communicators_of_scenario(one, result)
         if json_output:
-            documents.append(document(shown, reasons))
+            documents.append(document(shown, reasons) | ({} if held is None else {"memory": held.to_dict()}))
             continue
         if explain_choice:
             from commsim.report.choice import explain as choices
 
             show(choices(one), nl=False)
         show(tables(shown), nl=False)
+        if held is not None:
+            from commsim.report.communicators import communicator_lines
+
+            show(communicator_lines(held), nl=False)
         for comparison in shown.comparisons:
             from commsim.report.verdict import comparison_table
 

@@ -7,7 +7,7 @@ no effect (`unmodelled`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from commsim.collectives.semantics import NCCL_TESTS
@@ -47,6 +47,21 @@ MODELLED_ENV: dict[str, str] = {
     "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
 }
 
+MEMORY_ENV: dict[str, str] = {
+    "NCCL_LL_BUFFSIZE": "buffer of a connection for LL",
+    "NCCL_LL128_BUFFSIZE": "buffer of a connection for LL128",
+    "NCCL_P2P_NET_CHUNKSIZE": "chunk of the pool of sends between nodes",
+    "NCCL_P2P_NVL_CHUNKSIZE": "chunk of that pool inside a node with NVLink",
+    "NCCL_P2P_PCI_CHUNKSIZE": "chunk of that pool inside a node without",
+    "NCCL_MIN_P2P_NCHANNELS": "least number of channels of sends",
+    "NCCL_MAX_P2P_NCHANNELS": "most channels of sends",
+    "NCCL_CUMEM_ENABLE": "whether NCCL maps memory: 0 or 1",
+    "NCCL_RUNTIME_CONNECT": "whether algorithms connect at their first call: 0 or 1",
+    "NCCL_WORK_FIFO_BYTES": "queue of work in the memory of the host, from 2.22",
+    "NCCL_WORK_FIFO_DEPTH": "entries of that queue, up to 2.21",
+}
+"""Variables that count for the memory of a communicator alone, not for its times."""
+
 PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
 """Path types, nearest first (NCCL 2.30.7 src/include/graph.h)."""
 
@@ -76,6 +91,16 @@ def unmodelled(env: dict[str, str]) -> list[str]:
     """The NCCL_* variables of a job that have no effect here, sorted."""
     rest = (name for name in env if name.startswith("NCCL_") and name not in MODELLED_ENV)
     return sorted([*rest, *(["NCCL_NET"] if "NCCL_NET" in env and not _by_sockets(env) else [])])
+
+
+def unheeded(env: dict[str, str]) -> Iterator[str]:
+    """What to say of each variable that does not change times."""
+    for name in unmodelled(env):
+        if name in MEMORY_ENV:
+            yield f"{name} has no effect on times, only on the memory of communicators"
+        else:
+            instead = ": name the file as library.graph" if name == "NCCL_GRAPH_FILE" else ""
+            yield f"{name} is not modelled and has no effect{instead}"
 
 
 def over_sockets(network: str, env: Mapping[str, str]) -> bool:

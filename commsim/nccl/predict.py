@@ -22,7 +22,7 @@ from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
 from commsim.nccl.communicator import communicator
-from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unmodelled, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unheeded, whole
 from commsim.nccl.lower import lower_ring, misaligned
 from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency
 from commsim.nccl.messages import spread_s
@@ -185,9 +185,8 @@ class Predictor:
 
             if reason := why_not(self.topology, self.options.env):
                 self._warn(f"{_TUNER_PLUGIN} has no effect: {reason}")
-        for name in unmodelled(self.options.env):
-            instead = ": name the file as library.graph" if name == "NCCL_GRAPH_FILE" else ""
-            self._warn(f"{name} is not modelled and has no effect{instead}")
+        for text in unheeded(self.options.env):
+            self._warn(text)
         if self.system.nodes > 1 and self.system.tree.inter_gbps <= SIMPLE_ORDER_GBPS:
             self._warn(
                 f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "

@@ -7,11 +7,21 @@ restart dumps", Future Generation Computer Systems 22 (2006), equations 20 and 3
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from commsim.errors import CommsimError
+from commsim.units import GIGA
+
+if TYPE_CHECKING:
+    from commsim.planner.question import Failures
+    from commsim.topology.graph import Topology
+    from commsim.training.spec import Step
 
 HOUR_S = 3600.0
+
+STORAGE_PER_NODE = GIGA
+"""Bytes per second of storage for each node, where the question does not say: see `Failures`."""
 
 INTERRUPTIONS = {"gpu": 268, "nic": 7, "network": 35, "host": 46, "software": 63}
 """Unexpected interruptions of the Llama 3 405B run by what failed: 419 in 54 days on 16,384 H100 GPUs in 2,048 nodes.
@@ -100,3 +110,21 @@ def outlook(
     mtbf = reliability.mtbf_s(gpus, nics, hosts)
     interval = best_interval_s(checkpoint_s, mtbf)
     return Outlook(mtbf, checkpoint_s, interval, goodput(interval, checkpoint_s, restart_s, mtbf))
+
+
+def outlook_of(failures: Failures, topology: Topology, step: Step) -> Outlook:
+    """Goodput at the best checkpoint interval of a step on its machine.
+
+    A checkpoint leaves through the cards of all nodes to a storage at the top of the network, which each half of the
+    nodes reaches at the bisection bandwidth: oversubscribed uplinks and narrow PCIe links count.
+    """
+    known = {n: v for n in ("gpu_hours", "nic_hours", "host_hours") if (v := getattr(failures, n)) is not None}
+    states = step.precision.weight_bytes + step.precision.optimizer_bytes(step.optimizer)
+    network = topology.nodes * topology.nics_per_node * topology.nic_bandwidth
+    if topology.nodes > 1:
+        network = min(network, 2 * topology.bisection_bandwidth())
+    storage = failures.storage_bandwidth or STORAGE_PER_NODE * topology.nodes
+    seconds = checkpoint_seconds(step.model.parameters() * states, network, storage)
+    nics = topology.nodes * topology.nics_per_node
+    view = outlook(Reliability(**known), topology.world_size, nics, topology.nodes, seconds, failures.restart)
+    return replace(view, bound="the network" if network < storage else "the storage")

@@ -14,9 +14,9 @@ from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
 from commsim.planner.cost import Cost, run_cost
-from commsim.planner.goodput import Outlook, Reliability, checkpoint_seconds, outlook
+from commsim.planner.goodput import Outlook, outlook_of
 from commsim.planner.nearest import would_fit
-from commsim.planner.question import SOFTWARE, Cluster, Failures, PlanSpec
+from commsim.planner.question import SOFTWARE, Cluster, PlanSpec
 from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
 from commsim.planner.space import REASONS, Block, Space, default_axes
 from commsim.scenario.params import nccl_parameters
@@ -25,6 +25,7 @@ from commsim.scenario.training import accelerator_of
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
+from commsim.training.communicator_memory import communicators_of
 from commsim.training.communicators import GroupCalls
 from commsim.training.memory import StepMemory, step_memory
 from commsim.training.model import model
@@ -40,8 +41,8 @@ from commsim.units import GIB, GIGA
 KEPT = 64
 """Configurations kept per eighth of a GPU's memory: many are near ties."""
 
-STORAGE_PER_NODE = GIGA
-"""Bytes per second of storage for each node, where the question does not say: see `Failures`."""
+MORE = 8
+"""Configurations, beside twice the shortlist, that are tried where some do not fit with their communicators."""
 
 LEAN = 1.5
 """A configuration that needs less memory is shown where it takes at most so many times as long as the best."""
@@ -241,21 +242,30 @@ def simulate(
     from commsim.scenario.training_run import comm_times
 
     times: dict[str, GroupCalls] = {}
-    for done, (machine, ranked) in enumerate(chosen):
+    waiting, most = list(chosen), 2 * len(chosen) + MORE
+    for done, (machine, ranked) in enumerate(waiting):  # which grows
         if say is not None:
-            say("simulating", done, len(chosen))
+            say("simulating", done, len(waiting))
         if machine.title not in times:
             times[machine.title] = comm_times(machine.setting, machine.topology)
-        choice = _choice(spec, machine, ranked)
-        run = step_program(
+        calls, choice = times[machine.title].fresh(), _choice(spec, machine, ranked)
+        program = step_program(
             choice.step,
             compute_time(choice.step),
-            times[machine.title],
+            calls,
             optimizer_s=optimizer_time(choice.step),
-            calls=times[machine.title],
+            calls=calls,
             plan=StepPlan(values=shipped_values()),
-        ).run()
-        choice = replace(choice, seconds=run.step_s, causes=run.breakdown(), simulated=True)
+        )
+        run = program.run()
+        version = machine.setting.library.named_version
+        made = communicators_of(calls, program.mesh, machine.topology.gpu.sm, version)
+        memory = made.beside(spec.framework)(choice.memory)
+        if not memory.fits:
+            other = answer.rankings[machine.title].instead([r for m, r in waiting if m is machine])
+            waiting += [(machine, other)] if other is not None and len(waiting) < most else []
+            continue
+        choice = replace(choice, memory=memory, seconds=run.step_s, causes=run.breakdown(), simulated=True)
         answer.choices.append(with_money(spec, choice))
         answer.choices.sort(key=lambda c: c.seconds / c.ranked.tokens)
     answer.complete = True
@@ -276,30 +286,11 @@ def _choice(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked) -> Configurat
 def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
     """The choice with failures and cost, where the question gives what they need."""
     topology, cluster = choice.machine.topology, choice.machine.cluster
-    view = failures_of(spec.failures, choice) if spec.failures is not None else None
+    view = outlook_of(spec.failures, topology, choice.step) if spec.failures is not None else None
     if not spec.tokens:
         return replace(choice, outlook=view)
     cost = run_cost(topology, cluster, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
     return replace(choice, outlook=view, cost=cost)
-
-
-def failures_of(failures: Failures, choice: Configuration) -> Outlook:
-    """Goodput at the best checkpoint interval on the choice's machine.
-
-    A checkpoint leaves through the cards of all nodes to a storage at the top of the network, which each half of the
-    nodes reaches at the bisection bandwidth: oversubscribed uplinks and narrow PCIe links count.
-    """
-    topology, step = choice.machine.topology, choice.step
-    known = {n: v for n in ("gpu_hours", "nic_hours", "host_hours") if (v := getattr(failures, n)) is not None}
-    states = step.precision.weight_bytes + step.precision.optimizer_bytes(step.optimizer)
-    network = topology.nodes * topology.nics_per_node * topology.nic_bandwidth
-    if topology.nodes > 1:
-        network = min(network, 2 * topology.bisection_bandwidth())
-    storage = failures.storage_bandwidth or STORAGE_PER_NODE * topology.nodes
-    seconds = checkpoint_seconds(step.model.parameters() * states, network, storage)
-    nics = topology.nodes * topology.nics_per_node
-    view = outlook(Reliability(**known), topology.world_size, nics, topology.nodes, seconds, failures.restart)
-    return replace(view, bound="the network" if network < storage else "the storage")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,13 @@ class Ranking:
         """Configurations looked at."""
         return sum(self.counts.values())
 
+    def instead(self, tried: list[Ranked]) -> Ranked | None:
+        """The quickest that is not among those tried, of which the last does not fit beside its communicators: it is
+        counted anew. None where all were tried."""
+        self.counts[REASONS[0]] -= 1
+        self.counts[REASONS[-1]] += 1
+        return next((ranked for ranked in self.best if ranked not in tried), None)
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:

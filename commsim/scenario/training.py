@@ -19,6 +19,7 @@ from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Count, FineTuneSpec, MeshSpec, Module, OffloadSpec, TaskSpec, refusals
 from commsim.topology.graph import Topology
 from commsim.training.accelerator import Accelerator, accelerator, read_processor
+from commsim.training.comm_sms import check_comm_sms
 from commsim.training.compute import Values
 from commsim.training.finetune import fine_tune
 from commsim.training.mesh import ORDER, Mesh
@@ -169,10 +170,10 @@ class TrainingSpec(Strict):
         ),
     )
     slowdown: float | None = Field(
-        default=None,
-        ge=1.0,
-        le=4.0,
-        description="of compute while communication runs, a factor; left out: 1.1, or that of `params`",
+        default=None, ge=1.0, le=4.0, description="of compute beside communication; left out: 1.1, or that of `params`"
+    )
+    comm_sms: Annotated[int, Field(ge=0)] | Literal["channels"] | None = Field(
+        default=None, description="SMs that a collective holds, `channels`: as NCCL chose; in place of `slowdown`"
     )
     stragglers: dict[int, Annotated[float, Field(ge=1.0)]] = Field(
         default_factory=dict, description="pipeline stage to the factor on its compute, in a second replica"
@@ -256,9 +257,8 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         step = step_of(spec, topology, base_dir)
     except CommsimError as error:
         return [_placed(text) for text in str(error).split("; ")]
-    late = misfit(
-        step.schedule if step.pp > 1 else step.run_schedule, step.pp, step.num_microbatches, step.virtual_stages
-    )
+    schedule = step.schedule if step.pp > 1 else step.run_schedule
+    late = misfit(schedule, step.pp, step.num_microbatches, step.virtual_stages)
     heads = step.model.heads // step.tp
     uneven = f"ulysses needs whole heads: {heads} do not divide by cp = {step.cp}"
     beyond = [stage for stage in spec.stragglers if not 0 <= stage < step.pp]
@@ -268,6 +268,7 @@ def machine_faults(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Ke
         (late, ("pipeline_schedule",), late or ""),
         *refusals(partial(chunks_of, step), spec.stage_layers, ("stage_layers",)),
         *refusals(lambda tune: fine_tune(step, **dict(tune)), spec.finetune, ("finetune", "rank")),
+        *refusals(partial(check_comm_sms, step, spec.slowdown), spec.comm_sms, ("comm_sms",)),
         (spec.context_parallel == "ulysses" and heads % step.cp, ("context_parallel",), uneven),
         *((True, ("stragglers",), f"found stage {stage}, expected 0 to {step.pp - 1}") for stage in beyond[:1]),
     )

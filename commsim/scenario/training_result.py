@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from commsim.engine.timeline import Timeline
 from commsim.scenario.answer import Answer
+from commsim.training.communicator_memory import Communicators
 from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
 from commsim.training.step_traffic import AXES
@@ -38,6 +39,7 @@ class TrainingItem(Answer):
     advice: tuple[str, ...]
     timeline: Timeline
     contended: bool
+    communicators: Communicators | None = None
     traffic: tuple[dict[str, float], ...] = ()  # of each stage: bytes that one GPU sends per step, by axis
     task: TaskCost | None = None
     gpu_hour_usd: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commsim.errors import CommsimError
@@ -16,6 +17,8 @@ from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
 from commsim.training.advice import advice, finetune_advice
+from commsim.training.comm_sms import held_sms, slowdown_of_gradients
+from commsim.training.communicator_memory import communicators_of
 from commsim.training.communicators import GlooGroups
 from commsim.training.compute import memory_rate
 from commsim.training.copies import beside_copies, copied_bytes
@@ -32,7 +35,7 @@ from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
 from commsim.training.spec import Step, StepPlan
-from commsim.training.step_run import StepProgram, step_program
+from commsim.training.step_run import StepProgram, default_bucket_bytes, step_program
 from commsim.training.step_time import exchange_of
 from commsim.training.step_traffic import step_traffic
 from commsim.training.traffic import server_bytes
@@ -58,14 +61,15 @@ def run_training(
     run = program.run()
     tune = finetune_of(spec, step)
     pcie = _host_rate(topology)
+    made = communicators_of(comm, program.mesh, topology.gpu.sm, scenario.library.named_version)
+    beside = made.beside(spec.framework if tune is None else "megatron")
     if tune is not None:
-        memory, hints = (
-            finetune_step_memory(step, tune, offload, spec.stage_layers),
-            tuple(finetune_advice(step, tune, offload, pcie)),
-        )
+        memory = beside(finetune_step_memory(step, tune, offload, spec.stage_layers))
+        hints = tuple(finetune_advice(step, tune, offload, pcie, beside))
     else:
-        memory = step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload)
-        hints = tuple(advice(step, memory, spec.framework, layers=spec.stage_layers, offload=offload, pcie=pcie))
+        memory = beside(step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload))
+        layers = spec.stage_layers
+        hints = tuple(advice(step, memory, spec.framework, layers=layers, offload=offload, pcie=pcie, beside=beside))
     warnings = list(comm.warnings)
     warnings += [step.model.caveat] if step.model.caveat else []
     if not memory.fits:
@@ -82,6 +86,7 @@ def run_training(
         step_s=run.step_s,
         causes=run.breakdown(),
         memory=memory,
+        communicators=made,
         advice=hints,
         timeline=run.timeline,
         traffic=tuple(step_traffic(step, plan)),
@@ -129,6 +134,7 @@ _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("packed", lambda s: not s.flash_attention, "an attention that is not fused makes all scores"),
     ("overlap_param_gather", lambda s: s.zero_stage not in (1, 2), "only ZeRO-1 and 2 gather updated parameters"),
     ("overlap_pp", lambda s: s.pp == 1, "pp = 1"),
+    ("comm_sms", lambda s: s.world_size == 1, "one GPU exchanges nothing"),
     ("pipeline_schedule", lambda s: s.pp == 1, "pp = 1"),
     ("shard_ranks", lambda s: s.zero_stage == 0, "nothing is sharded (zero_stage 0)"),
     ("zero_stage", lambda s: s.zero_stage > 0 and s.dp * s.cp == 1, "no rank has a copy (dp * cp = 1)"),
@@ -150,6 +156,9 @@ def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> I
         exchange = exchange_of(step)
         beyond = beyond_measured(step.expert_dispatch, step.accelerator.generation, int(exchange.nodes))
         yield from (beyond,) if beyond else ()
+    if plan.held_sms is not None and step.world_size > 1:
+        longer = plan.values["slowdown"]
+        yield f"compute beside gradients takes {longer:.3g} times as long: their kernels hold SMs (comm_sms)"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -192,6 +201,10 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
         offload=offload,
         pcie_bytes_per_s=host_bandwidth(topology) if offload else 25e9,
     )
+    if spec.comm_sms is not None:
+        plan = replace(plan, held_sms=held_sms(spec.comm_sms, comm))
+        longer = slowdown_of_gradients(step, mesh_of_spec(spec, topology), plan, _bucket(spec, step))
+        plan = replace(plan, values={**plan.values, "slowdown": longer})
     compute, update_s = compute_time(step, values), optimizer_time(step, values)
     if tune is not None:
         compute = beside_base(compute, step, tune, values)
@@ -208,6 +221,10 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
         mesh=mesh_of_spec(spec, topology),
         plan=plan,
     )
+
+
+def _bucket(spec: TrainingSpec, step: Step) -> float:
+    return float(spec.bucket_size or default_bucket_bytes(step))
 
 
 def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:

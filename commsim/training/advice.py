@@ -80,34 +80,41 @@ def advice(
     layers: Sequence[int] | None = None,
     offload: Offload | None = None,
     pcie: float | None = None,
+    beside: Callable[[StepMemory], StepMemory] = lambda memory: memory,
 ) -> list[str]:
     """Changes after which the step fits, the cheapest in time first; empty when it fits already.
 
-    ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own.
+    ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own. ``beside`` adds to a step's
+    memory what `memory` has beside it.
     """
     if memory.fits:
         return []
 
     def tried(change: Remedy) -> tuple[StepMemory, float]:
-        other, beside = change.applied(step, offload)
-        needs = step_memory(other, framework, layers=layers, offload=beside)
-        return needs, _seconds(other, framework, layers, beside, pcie) if needs.fits else 0.0
+        other, moved = change.applied(step, offload)
+        needs = beside(step_memory(other, framework, layers=layers, offload=moved))
+        return needs, _seconds(other, framework, layers, moved, pcie) if needs.fits else 0.0
 
     own = _seconds(step, framework, layers, offload, pcie)
     return [one.text for one in _fitting(list(_changes(step, offload)), tried, own)]
 
 
 def finetune_advice(
-    step: Step, tune: FineTune, offload: Offload | None = None, pcie: float | None = None
-) -> list[str]:  # fmt: skip
+    step: Step,
+    tune: FineTune,
+    offload: Offload | None = None,
+    pcie: float | None = None,
+    beside: Callable[[StepMemory], StepMemory] = lambda memory: memory,
+) -> list[str]:
     """The same for few weights beside a frozen base."""
-    if finetune_step_memory(step, tune, offload).fits:
+    if beside(finetune_step_memory(step, tune, offload)).fits:
         return []
 
     def tried(change: Remedy) -> tuple[StepMemory, float]:
-        other, beside = change.applied(step, offload)
+        other, moved = change.applied(step, offload)
         part = replace(tune, base_bytes=NF4_DOUBLE_BYTES) if change.quantised else tune
-        return finetune_step_memory(other, part, beside), _seconds(other, "ddp", None, beside, pcie, part)
+        needs = beside(finetune_step_memory(other, part, moved))
+        return needs, _seconds(other, "ddp", None, moved, pcie, part)
 
     return [one.text for one in _fitting(list(_changes_of_tune(step, tune, offload)), tried, tried(Remedy({}))[1])]
 

@@ -14,6 +14,7 @@ from commsim.topology.kinds import Float64
 
 if TYPE_CHECKING:
     from commsim.gloo.parameters import GlooParameters
+    from commsim.nccl.memory import CommunicatorMemory
     from commsim.topology.graph import Topology
 
 Ranks = npt.NDArray[np.int64]
@@ -24,6 +25,9 @@ CommTime = Callable[[str, float, Ranks], float]
 Groups are the ranks of one (n,), or of several that call at the same time (groups, n): until the last has ended.
 """
 
+
+HeldSms = Callable[[str, float, Ranks], int]
+"""(collective, nbytes, groups) -> SMs of a GPU that the kernel of one call holds; as of `CommTime`."""
 
 SEND = "send"
 """What `GroupCalls` call a send_recv of a pair of ranks in one direction, from the first to the second."""
@@ -43,6 +47,18 @@ class GroupCalls(Protocol):
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """What the call puts on the links of the machine, all groups together."""
+        ...
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """The memory of the communicators of a rank that have been called."""
+        ...
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """SMs of each GPU that the kernel of one call holds."""
+        ...
+
+    def fresh(self) -> GroupCalls:
+        """The same, with what is known of times, before any call."""
         ...
 
 
@@ -80,6 +96,20 @@ class GlooGroups:
                 self._predictors[group] = GlooPredictor(part, self._parameters, one_host=self._one_host, mode="single")
             self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """As of `GroupCalls`: none, whose buffers would lie on a GPU."""
+        del rank
+        return []
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """As of `GroupCalls`: none, processors reduce and send."""
+        del collective, nbytes, ranks
+        return 0
+
+    def fresh(self) -> GlooGroups:
+        """As of `GroupCalls`; it does not count its calls."""
+        return self
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """As of `GroupCalls`, by the messages of a small call."""

@@ -30,8 +30,9 @@ class Software:
     """Bytes that a framework keeps per parameter, and what it adds to every GPU.
 
     ``weight``, ``gradient``: on every rank; ``owned``: master weights, moments and gradient partitions, divided by the
-    data-parallel ranks with ZeRO-1 and 2. ``base``: NCCL's buffers and workspaces, without the CUDA context, which a
-    GPU's room does not have; ``fragmentation``: what the allocator holds beyond what comes and goes, as a share;
+    data-parallel ranks with ZeRO-1 and 2. ``base``: buffers and workspaces, without the CUDA context, which a GPU's
+    room does not have (`commsim.training.communicator_memory` says what of it is NCCL's); ``fragmentation``: what the
+    allocator holds beyond what comes and goes, as a share;
     ``logits``: bytes per logit in the loss.
     """
 
@@ -44,8 +45,11 @@ class Software:
     update: Number = 0.0  # bytes per owned parameter that the update alone needs
 
 
-_WORKSPACES = 0.4 * GIB
+WORKSPACES = 0.4 * GIB
 """Beside tensors on a rank alone: read off SimuMax's runs of Megatron-LM on 8 B200."""
+
+DDP_BASE = 1 * GIB
+"""Workspaces, and buffers of one communicator."""
 
 SEGMENTS = 0.25
 """What torch's allocator reserves beyond what comes and goes, as a share, where its segments cannot grow: read off
@@ -75,25 +79,25 @@ def software(step: Step, framework: Framework) -> Software:
     alone = step.dp * step.tp * step.pp * step.cp == 1
     if framework == "deepspeed":
         flat = formats.weight_bytes
-        base, fragmentation, logits = where(alone, _WORKSPACES, _DEEPSPEED[0]), *_DEEPSPEED[1:]
+        base, fragmentation, logits = where(alone, WORKSPACES, _DEEPSPEED[0]), *_DEEPSPEED[1:]
         if formats.weight == "bf16":
             return Software(flat, flat + 4.0, states, base, fragmentation, logits)
         copies = where(step.zero_stage == 0, 8.0, 4.0 + flat)
         return Software(flat, flat, states, base, fragmentation, logits, copies)
     if framework == "fsdp2":
-        base = where(alone, _WORKSPACES, 2 * GIB)
+        base = where(alone, WORKSPACES, 2 * GIB)
         if formats.master:
             return Software(4.0, 4.0, states - 4.0, base, 0.05, 12.0)
         return Software(formats.weight_bytes, formats.gradient_bytes, states, base, 0.05, 12.0)
     if framework == "ddp":
-        base = where(alone, _WORKSPACES, 1 * GIB)
+        base = where(alone, WORKSPACES, DDP_BASE)
         return Software(formats.weight_bytes, formats.gradient_bytes, states, base, 0.05, 10.0)
     if framework == "nanotron":
         buckets = where((step.dp * step.cp > 1) & (step.zero_stage == 0), formats.weight_bytes, 0.0)
         gradients = 4.0 + formats.weight_bytes + buckets
-        return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.05, 12.0)
+        return Software(formats.weight_bytes, gradients, states, WORKSPACES, 0.05, 12.0)
     gradients = formats.gradient_bytes + formats.extra_gradient_bytes
-    return Software(formats.weight_bytes, gradients, states, _WORKSPACES, 0.0, 6.0)
+    return Software(formats.weight_bytes, gradients, states, WORKSPACES, 0.0, 6.0)
 
 
 @dataclass(frozen=True)

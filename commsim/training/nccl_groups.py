@@ -15,6 +15,7 @@ import numpy as np
 
 from commsim.engine.sharing import LinkLoad
 from commsim.nccl.machine import NIC
+from commsim.nccl.memory import CommunicatorMemory, communicator_memory
 from commsim.nccl.nodes import slowed
 from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.nccl.streams import PINNED
@@ -53,6 +54,8 @@ class NcclGroups:
         self._alone: dict[tuple[str, int, bytes], Prediction] = {}
         self._alike: dict[bytes, tuple[list[_Alike], bytes]] = {}
         self._seconds: dict[tuple[str, int, bytes, int], float] = {}
+        self._asked: dict[tuple[str, float, bytes], Ranks] = {}
+        self._held: dict[tuple[int, tuple[tuple[str, str], ...]], CommunicatorMemory] = {}
         self.warnings: list[str] = []
 
     def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
@@ -61,6 +64,7 @@ class NcclGroups:
         if groups.shape[1] < 2 or nbytes <= 0:
             return 0.0
         collective, nbytes = _named(collective, nbytes, groups)
+        self._asked.setdefault((collective, nbytes, groups.tobytes()), groups)
         call, (alike, every) = (collective, round(nbytes)), self._sorted(groups)
         key = *call, every, len(groups)
         if key not in self._seconds:
@@ -79,6 +83,43 @@ class NcclGroups:
             got = self._predicted((collective, round(nbytes)), some)
             loads.append(load_of(self._model(some), collective, got, some.nodes))
         return LinkLoad.joined(loads)
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """The memory of the communicators that a rank is in, of those that have been called, as of their fullest rank.
+
+        Groups of the same ranks are one communicator, as are both ways between two.
+        """
+        calls: dict[bytes, dict[tuple[str, str], None]] = {}
+        models: dict[bytes, Predictor] = {}
+        for (collective, nbytes, _), groups in self._asked.items():
+            alike = self._sorted(groups)[0]
+            for row in groups[(groups == rank).any(axis=1)]:
+                some = next(each for each in alike if (each.ranks == row).all(axis=1).any())
+                key = np.sort(row).tobytes()
+                models.setdefault(key, self._model(some))
+                called = collective, self._predicted((collective, round(nbytes)), some).algorithm
+                calls.setdefault(key, {})[called] = None
+        return [self._memory(models[key], tuple(called)) for key, called in calls.items()]
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """As of `GroupCalls`: as many as the call has channels, of the groups that has most."""
+        groups = np.atleast_2d(ranks)
+        if groups.shape[1] < 2 or nbytes <= 0:
+            return 0
+        collective, nbytes = _named(collective, nbytes, groups)
+        return max(self._predicted((collective, round(nbytes)), some).channels for some in self._sorted(groups)[0])
+
+    def fresh(self) -> NcclGroups:
+        """As of `GroupCalls`."""
+        made = copy(self)
+        made._asked = {}
+        return made
+
+    def _memory(self, model: Predictor, calls: tuple[tuple[str, str], ...]) -> CommunicatorMemory:
+        key = id(model), calls
+        if key not in self._held:
+            self._held[key] = communicator_memory(model, calls)
+        return self._held[key]
 
     def _together(self, collective: str, alike: list[_Alike], alone: list[Prediction]) -> float:
         """Seconds of the slowest of all groups at once, by what each takes alone.

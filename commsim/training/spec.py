@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from commsim.training.packing import attended_length, busiest
 from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, v_shaped
 from commsim.training.precision import OPTIMIZER_BYTES, Precision
 from commsim.units import GIGA
+
+if TYPE_CHECKING:
+    from commsim.training.communicators import HeldSms
 
 RECOMPUTE = ("none", "selective", "layerwise", "full")
 """``selective`` recomputes the attention core (Korthikanti et al. 2022), ``layerwise`` keeps the results of matrix
@@ -250,6 +253,7 @@ class StepPlan:
     contention: bool = True
     offload: Offload | None = None
     pcie_bytes_per_s: float = 25e9  # between a GPU and its host, for offload
+    held_sms: HeldSms | None = None  # that calls hold while compute runs; None: `slowdown` of `values` for all
 
     def load_of(self, step: Step) -> float:
         """Tokens of the busiest expert rank over the mean: those beyond the capacity factor are dropped."""

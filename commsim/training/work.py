@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from commsim.training import traffic
+from commsim.training.comm_sms import slowed_by
 from commsim.training.communicators import CommTime, Ranks
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Values, step_compute
 from commsim.training.dispatch import Kind, sent_copies
@@ -206,9 +207,20 @@ def _exchanges(
     for call, time in zip(calls, seconds, strict=True):
         window, least = _hiding(call, step, windows, plan)
         share = time / of_axis[call.axis] if of_axis[call.axis] else 0.0
-        slowdown = float(expert_slowdown(step, plan.values)) if call.axis == "ep" else None
-        made.append(Exchange(call.axis, time, window * share, least, slowdown))
+        made.append(Exchange(call.axis, time, window * share, least, _own_slowdown(call, step, mesh, chunk, plan)))
     return made
+
+
+def _own_slowdown(
+    call: traffic.AxisCalls, step: Step, mesh: Mesh, chunk: Chunk, plan: StepPlan
+) -> float | None:  # fmt: skip
+    """Of compute beside a call, where it is not that of all: by the SMs that its kernel holds."""
+    if plan.held_sms is None or (call.axis == "ep" and step.expert_dispatch != "nccl"):
+        return float(expert_slowdown(step, plan.values)) if call.axis == "ep" else None
+    groups = mesh.groups_of(chunk.stage, call.axis)
+    if call.axis == "cp" and call.collective == "send_recv":
+        groups = neighbours(groups)[0]
+    return slowed_by(plan.held_sms(call.collective, call.nbytes, groups), step.accelerator.sms)
 
 
 def _call_seconds(call: traffic.AxisCalls, step: Step, groups: Ranks, comm: CommTime, plan: StepPlan) -> float:

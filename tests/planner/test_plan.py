@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from steps import step
 from typer.testing import CliRunner
 
@@ -20,7 +21,9 @@ from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortl
 from commsim.planner.question import PlanSpec, read_plan
 from commsim.planner.ranking import Ranked, Ranking
 from commsim.scenario.training import TrainingSpec
+from commsim.scenario.training_result import TrainingItem
 from commsim.topology.kinds import VertexKind
+from commsim.training.communicator_memory import Communicators, communicators_of
 from commsim.training.step_run import step_program
 
 PLAN = """\
@@ -356,3 +359,38 @@ def test_a_plan_finds_the_layout_that_was_trained(tmp_path: Path) -> None:
     assert item.step_s == pytest.approx(best.seconds)
     assert item.step.packed == (1024, 4096)
     assert item.step.recompute_modules == ("mla_up_proj", "layernorm", "moe_act")
+
+
+def test_simulated_choices_have_their_own_communicators(file: Path) -> None:
+    """A scenario of the choice, whose calls are its own, has as many bytes; others of the plan leave nothing."""
+    answer = answered(file)
+    for choice in answer.choices:
+        scenario = file.with_name("chosen.yaml")
+        question, _ = read_plan(file)
+        scenario.write_text(yaml.safe_dump(plan_module.scenario_of(choice, question.plan, "chosen")))
+        (item,) = run(scenario).answers
+        assert isinstance(item, TrainingItem)
+        held = [stage.parts.get("communicators") for stage in choice.memory.stages]
+        assert held == [stage.parts.get("communicators") for stage in item.memory.stages]
+        assert choice.memory.fits
+
+
+def test_what_does_not_fit_beside_its_communicators_gives_way(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = answered(file, "plan.best=1")
+    best = before.choices[0]
+    gone = best.machine.title, best.ranked.places
+
+    def huge(calls: Any, mesh: Any, sm: int, version: Any) -> Communicators:
+        made = communicators_of(calls, mesh, sm, version)
+        same = (mesh.tp, mesh.pp, mesh.cp, mesh.dp) == (best.step.tp, best.step.pp, best.step.cp, best.step.dp)
+        return Communicators(made.stages, 1 << 40) if same else made
+
+    monkeypatch.setattr(plan_module, "communicators_of", huge)
+    after = answered(file, "plan.best=1")
+    assert gone not in [(choice.machine.title, choice.ranked.places) for choice in after.choices]
+    assert after.choices
+    reason = "memory"
+    for title, ranking in after.rankings.items():
+        assert ranking.walked == before.rankings[title].walked
+    dropped = sum(r.counts[reason] for r in after.rankings.values())
+    assert dropped > sum(r.counts[reason] for r in before.rankings.values())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from commsim.engine.sharing import LinkLoad
+from commsim.nccl.memory import CommunicatorMemory
 from commsim.training.communicators import Ranks
 from commsim.training.flows import FlowBuilder, GroupCall
 from commsim.training.mesh import Mesh
@@ -25,6 +26,15 @@ class OneLink:
         self.asked.append((collective, nbytes))
         link = np.array([7])
         return LinkLoad(link, np.array([nbytes]), np.array([1.0]), np.array([100.0]))
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        return []
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        return 0
+
+    def fresh(self) -> OneLink:
+        return self
 
 
 def test_equal_transfers_are_one_call() -> None:

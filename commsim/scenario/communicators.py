@@ -1,0 +1,100 @@
+"""The communicators behind a scenario's items, and the memory that each takes of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commsim.nccl.environment import FUNCTIONS
+from commsim.nccl.memory import CommunicatorMemory, communicator_memory, kernel_bytes
+from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.version import parse_version
+from commsim.scenario.item import Item
+from commsim.scenario.training_result import TrainingItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commsim.scenario.result import Result
+    from commsim.scenario.run import Prepared
+
+
+@dataclass(frozen=True)
+class CommunicatorUse:
+    """A communicator by what it is of: the collectives of a scenario, or a stage of a training step."""
+
+    of: str
+    memory: CommunicatorMemory
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {"of": self.of, **self.memory.to_dict()}
+
+
+@dataclass(frozen=True)
+class CommunicatorsOfScenario:
+    """Those that NCCL makes for a scenario, NCCL's kernels beside them, and what is left out, as sentences."""
+
+    uses: tuple[CommunicatorUse, ...]
+    kernels: int
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        held = [use.to_dict() for use in self.uses]
+        return {"communicators": held, "kernel_bytes": self.kernels, "notes": list(self.notes)}
+
+
+def communicators_of_scenario(prepared: Prepared, result: Result) -> CommunicatorsOfScenario:
+    """The communicators of a scenario that has been run.
+
+    Collectives with the same variables share one, which calls them in the order of the file and their sizes.
+    """
+    scenario = prepared.scenario
+    if scenario.library.name != "nccl":
+        return CommunicatorsOfScenario((), 0, (f"the library is {scenario.library.name}: none of NCCL's",))
+    uses = (*_of_collectives(prepared), *_of_trainings(result))
+    others = sorted({answer.kind for answer in result.answers} - {Item.kind, TrainingItem.kind})
+    notes = tuple(f"the communicators of {kind} are not counted" for kind in others)
+    version = parse_version(scenario.library.version)
+    kernels = kernel_bytes(min(group.gpu.sm for group in prepared.topology.groups), version) if uses else 0
+    return CommunicatorsOfScenario(uses, kernels, notes)
+
+
+def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
+    from commsim.scenario.setting import nccl_graphs
+
+    scenario, topology = prepared.scenario, prepared.topology
+    version, graphs = parse_version(scenario.library.version), nccl_graphs(scenario, topology)
+    ranks = None if prepared.placed is None else prepared.placed.ranks
+    models: dict[tuple[tuple[str, str], ...], Predictor] = {}
+    calls: dict[tuple[tuple[str, str], ...], list[tuple[str, str]]] = {}
+    measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
+    for work in scenario.collectives:
+        env = scenario.nccl_env(work)
+        key = tuple(sorted(env.items()))
+        if key not in models:
+            options = Options(version, env, operation=work.operation, graphs=graphs)
+            models[key] = Predictor(topology, options, None, ranks)
+        model, mine = models[key], calls.setdefault(key, [])
+        if work.collective not in FUNCTIONS:
+            mine.append((work.collective, ""))
+            continue
+        sizes = [size for size in work.sizes or measured if size]
+        if model.system.ranks > 1:
+            mine += [(work.collective, model.choose(work.collective, size)[0]) for size in sizes]
+    for key, model in models.items():
+        memory = communicator_memory(model, calls[key])
+        names = ", ".join(dict.fromkeys(work.collective for work in scenario.collectives if _same(scenario, work, key)))
+        yield CommunicatorUse(names, memory)
+
+
+def _same(scenario: Any, work: Any, key: tuple[tuple[str, str], ...]) -> bool:
+    return tuple(sorted(scenario.nccl_env(work).items())) == key
+
+
+def _of_trainings(result: Result) -> Iterator[CommunicatorUse]:
+    for item in result.answers:
+        if isinstance(item, TrainingItem) and item.communicators is not None:
+            for stage, held in enumerate(item.communicators.stages):
+                yield from (CommunicatorUse(f"stage {stage}", memory) for memory in held)
