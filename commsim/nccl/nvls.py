@@ -7,6 +7,10 @@ reduce_scatter.h). No curve shows either; rounds and shares of the rate are thos
 
 What a round costs beside its bytes shrinks with the chunk only up to 128 KiB, from where on the links are what limits
 (ps a byte of H100 and B200 by chunks: validation/evidence.md).
+
+Registered buffers are reduced and spread where they lie. Without them thread blocks copy into the switch's buffers and
+out of them; each copy is handed on behind a fence and a barrier, two on the way of a round, of which one holds up the
+next round. An all_gather or reduce_scatter of registered buffers goes by whole slots (src/enqueue.cc).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from commsim.nccl.channels import Call
 from commsim.nccl.machine import Machine
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
-from commsim.nccl.protocols import Part, chunk_bytes, heads, loops
+from commsim.nccl.protocols import Part, chunk_bytes, heads, loops, step_bytes
 from commsim.nccl.system import NVLS_CHUNK, System
 
 TreeRate = tuple[float, str, float]
@@ -35,12 +39,17 @@ def nvls_time(
     rate, limit = (link / (1 + 1 / heads(system)) if collective == "all_reduce" else link), "NVLink"
     part = Part(nbytes, channels)
     chunk = chunk_bytes(system, collective, call.algorithm, call.protocol, part, call.buffer_bytes)
-    per_round = min(nbytes, channels * heads(system) * chunk)
     # What a round costs beside its bytes comes once for so much of a chunk (see above); while the pipeline fills, once.
-    counted = min(chunk, NVLS_CHUNK)
+    counted, saved = min(chunk, NVLS_CHUNK), 0.0
+    if call.registered:  # thread blocks copy nothing in and out, and hand nothing on to each other
+        saved = parameters.first_pass + parameters.pause.Simple
+        if collective != "all_reduce":
+            counted = chunk = step_bytes(call.protocol, call.buffer_bytes)
+    per_round = min(nbytes, channels * heads(system) * chunk)
     if system.nodes == 1:
         transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, counted)
-        return p.latency + per_round / rate + rounds * p.round + transfer, transfer, limit
+        waits = max(0.0, p.latency - 2 * saved) + rounds * max(0.0, p.round - saved)
+        return waits + per_round / rate + transfer, transfer, limit
     across, kind, traffic = tree
     inside = per_round / rate + p.tree_round * chunk / counted
     between = per_round / across
