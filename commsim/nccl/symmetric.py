@@ -120,11 +120,13 @@ def domain_of(topology: Topology, version: Version, env: Mapping[str, str]) -> D
     """Of the GPUs of a topology's first node.
 
     Whether they reach each other hangs on the CUDA driver (isAllCudaP2p), in 2.27 and 2.28.3 on NCCL_P2P_LEVEL too,
-    which is taken to hold in every release.
+    which is taken to hold in every release. What goes through another GPU (NVB) does not reach.
     """
     n, level = topology.ranks_per_node, peer_level(topology, version, dict(env))
-    farthest = max((PATHS.index(topology.path_type(a, b)) for a in range(n) for b in range(a)), default=0)
-    return Domain(peers=farthest <= level, nvlink=farthest <= PATHS.index("NVL") <= level)
+    between = {topology.path_type(a, b) for a in range(n) for b in range(a)}
+    farthest = max(map(PATHS.index, between), default=0)
+    peers = farthest <= level and "NVB" not in between
+    return Domain(peers, peers and farthest <= PATHS.index("NVL"))
 
 
 @dataclass(frozen=True)
