@@ -220,11 +220,6 @@ class Predictor:
         o, topology = self.options, self.nodes.kinds[0].topology
         return registration_of(o.registered, topology, self.system, self.version, o.env, o.operation, o.launch)
 
-    @cached_property
-    def _whole_in_switch(self) -> bool:
-        """Whether NVLS of one node works on registered buffers; over nodes these change no time here."""
-        return self.registration.by_nvls and self.system.nodes == 1
-
     def _instead(self, collective: str, nbytes: int) -> Instead | None:
         """What runs on registered buffers in place of an algorithm of the tuner's, unless the caller names one."""
         for text in self.registration.notes(collective):
@@ -267,8 +262,8 @@ class Predictor:
         limit = self.options.channels or self.system.coll_channels
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
         buffer, exact = self._buffer_bytes(), self.options.exact
-        registered = self._whole_in_switch
-        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered)
+        own = self.registration.by_nvls and self.system.nodes == 1
+        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
@@ -277,6 +272,8 @@ class Predictor:
         channels = call.split.channels
         kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
+            if self.registration.by_nvls:
+                channels = min(channels, self.registration.nvls_channels(collective))
             return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
         start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
         start += self.nodes.most(lambda parameters: parameters.channel_cost_of(self.version)) * (channels - 1)
@@ -343,8 +340,6 @@ class Predictor:
     def _split(self, limit: int, nbytes: int, collective: str, algorithm: str, protocol: Protocol) -> Split:
         if algorithm.startswith("nvls"):
             channels = nvls_channels(self.system.sm, self.system.nodes, self.version, self.options.env)
-            if self._whole_in_switch:
-                channels = min(channels, self.registration.nvls_channels(collective))
             return Split(channels, -(-nbytes // channels), 640)
         # Of all_gather and reduce_scatter NCCL counts N bytes of traffic per byte that a rank holds: 1 per byte of all.
         factor = 2 if collective == "all_reduce" else 1

@@ -71,11 +71,13 @@ def test_what_has_no_effect_says_so(preset: str, options: Options, collectives: 
         assert any("library.registered" in text and collective in text for text in registered.warnings)
 
 
-def test_over_nodes_registered_buffers_change_nothing_but_a_note() -> None:
+def test_over_nodes_registered_buffers_change_no_time() -> None:
     topology = machine(preset="hgx-h100-ndr400", nodes=2)
     plain, own = (Predictor(topology, Options(NEW, registered=kind)) for kind in ("none", "buffer"))
     for collective in ("all_reduce", "all_gather"):
-        assert own.predict(collective, 1 << 28) == plain.predict(collective, 1 << 28)
+        assert own.predict(collective, 1 << 28).time_s == plain.predict(collective, 1 << 28).time_s
+    assert own.predict("all_reduce", 1 << 28).channels == 6
+    assert plain.predict("all_reduce", 1 << 28).channels == 16
     assert sum("over nodes NVLSTree" in text for text in own.warnings) == 2
     window = Predictor(topology, WINDOW)
     assert window.predict("all_gather", MIB) == plain.predict("all_gather", MIB)
@@ -216,7 +218,7 @@ def test_registered_buffers_take_two_copies_from_the_latency_of_nvls() -> None:
     plain, own = (of("hgx-h100", Options(NEW, env, registered=r)).predict("all_reduce", 1) for r in ("none", "buffer"))
     p = of("hgx-h100", BUFFER).parameters
     saved = p.first_pass + p.pause.Simple
-    assert plain.kernel_s - own.kernel_s == pytest.approx(3 * saved, rel=0.02)  # one of them in the first round
+    assert plain.kernel_s - own.kernel_s == pytest.approx(2 * saved)
 
 
 def test_efficiency_takes_nvls_where_it_needs_fewer_channels() -> None:

@@ -6,6 +6,7 @@ import csv
 from dataclasses import replace
 from math import exp, log1p
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import (
     Domain,
     Kernel,
+    KernelChoice,
     cost,
     counted_bytes,
     domain_of,
@@ -34,12 +36,12 @@ NEW: Version = (2, 30, 7)
 BF16 = Operation("bfloat16")
 
 
-def system(preset: str = "hgx-h100", **other: object) -> System:
-    return replace(Predictor(load_preset(preset), Options(NEW)).system, **other)  # type: ignore[arg-type]
+def system(preset: str = "hgx-h100", **other: Any) -> System:
+    return replace(Predictor(load_preset(preset), Options(NEW)).system, **other)
 
 
-def short(found: object) -> str:
-    return "" if found is None else found.kernel.short  # type: ignore[attr-defined,no-any-return]
+def short(got: KernelChoice | None) -> str:
+    return "" if got is None else got.kernel.short
 
 
 def test_choices_are_those_that_nccl_computes() -> None:
@@ -138,7 +140,7 @@ def test_large_calls_leave_out_what_counts_in_32_bits() -> None:
     ],
 )
 def test_calls_without_a_kernel(
-    version: Version, other: dict[str, object], env: dict[str, str], collective: str, operation: Operation, reason: str
+    version: Version, other: dict[str, Any], env: dict[str, str], collective: str, operation: Operation, reason: str
 ) -> None:
     assert reason in why_not(system(**other), WHOLE, version, env, collective, operation)
 
