@@ -243,6 +243,7 @@ class Predictor:
         where = self.system, self.machine, self.parameters
         launch = self._launch()
         if own.choice is None:
+            self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
             kernel, launch = _Kernel(*copy_time(*where, nbytes)), copy_launch_s(launch)
         else:
             kernel = _Kernel(*symmetric_time(*where, own.choice, collective, nbytes))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from math import inf
-from pathlib import Path
-from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -256,21 +253,3 @@ def test_a_window_that_nccl_has_no_kernel_for_is_a_registered_buffer() -> None:
 def test_releases_after_those_read_are_warned_of() -> None:
     model = of("hgx-h100", replace(WINDOW, version=(2, 31, 2)))
     assert any("2.31.2 is outside the versions modelled" in text for text in model.warnings)
-
-
-def test_published_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar: 20 % in the median of those that nothing was chosen by, over points and over curves."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "validation"))
-    from study.registered import medians, points
-
-    scored = list(points())
-    of_curves = {slug: error for slug, (_, error) in medians(scored).items()}
-    assert len(of_curves) - 1 >= 10
-    assert of_curves.pop("unseen") <= 0.10
-    unseen = [
-        median(p.error for p in scored if p.slug == slug and not p.fitted)
-        for slug in of_curves
-        if any(p.slug == slug and not p.fitted for p in scored)
-    ]
-    assert median(unseen) <= 0.15
-    assert "study" in sys.modules
