@@ -17,7 +17,7 @@ from commsim.nccl.channels import shrink
 from commsim.nccl.environment import whole
 from commsim.nccl.operation import Operation
 from commsim.nccl.protocols import PROTOCOLS, heads
-from commsim.nccl.symmetric import COLLECTIVES, Domain, KernelChoice, domain_of, pick, why_not
+from commsim.nccl.symmetric import COLLECTIVES, Domain, SymmetricChoice, domain_of, pick, why_not
 from commsim.nccl.system import System
 from commsim.nccl.version import Version, format_version
 from commsim.topology.graph import Topology
@@ -51,7 +51,7 @@ class Instead:
     algorithm: str  # symmetric | copy_engine
     name: str
     channels: int
-    choice: KernelChoice | None = None
+    choice: SymmetricChoice | None = None
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def domain_of(topology: Topology, version: Version, env: Mapping[str, str]) -> D
 
 
 @dataclass(frozen=True)
-class KernelChoice:
+class SymmetricChoice:
     """NCCL's choice: the kernel, its thread blocks, and the time in us that NCCL expects of it."""
 
     kernel: Kernel
@@ -194,19 +194,19 @@ def _adds(operation: Operation, version: Version) -> bool:
 
 def pick(
     system: System, version: Version, env: Mapping[str, str], collective: str, nbytes: int, operation: Operation
-) -> KernelChoice | None:
+) -> SymmetricChoice | None:
     """NCCL's choice for a call of `nbytes` (the nccl-tests size) that `why_not` has nothing against; None: no kernel.
 
     The least time counts, a fortieth longer for every thread block (smPenalty).
     """
     held = held_bytes(collective, nbytes, system.ranks)
-    best: KernelChoice | None = None
+    best: SymmetricChoice | None = None
     best_cost = np.float32(1e30) * (np.float32(1) + _PENALTY * np.float32(999))
     for kernel in open_kernels(system, version, env, collective, held, operation):
         time, blocks = cost(kernel, system, counted_bytes(held, version), env)
         paid = np.float32(time) * (np.float32(1) + _PENALTY * np.float32(blocks))
         if paid < best_cost:
-            best, best_cost = KernelChoice(kernel, blocks, time), paid
+            best, best_cost = SymmetricChoice(kernel, blocks, time), paid
     return best
 
 

@@ -18,7 +18,7 @@ from commsim.nccl.channels import nvls_channels
 from commsim.nccl.machine import Machine
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import LL
-from commsim.nccl.symmetric import Kernel, KernelChoice
+from commsim.nccl.symmetric import Kernel, SymmetricChoice
 from commsim.nccl.system import NVLS_CHUNK, System
 from commsim.nccl.version import NEWEST
 
@@ -44,7 +44,7 @@ _COPY_CALLS = 3
 
 
 def symmetric_time(
-    system: System, machine: Machine, parameters: Parameters, choice: KernelChoice, collective: str, nbytes: int
+    system: System, machine: Machine, parameters: Parameters, choice: SymmetricChoice, collective: str, nbytes: int
 ) -> Timed:
     """Of the kernel that NCCL chose, for a call of `nbytes` (the nccl-tests size)."""
     kernel, n = choice.kernel, system.ranks

@@ -15,7 +15,7 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import (
     Domain,
     Kernel,
-    KernelChoice,
+    SymmetricChoice,
     cost,
     counted_bytes,
     domain_of,
@@ -40,7 +40,7 @@ def system(preset: str = "hgx-h100", **other: Any) -> System:
     return replace(Predictor(load_preset(preset), Options(NEW)).system, **other)
 
 
-def short(got: KernelChoice | None) -> str:
+def short(got: SymmetricChoice | None) -> str:
     return "" if got is None else got.kernel.short
 
 
