@@ -181,6 +181,7 @@ def logged_choices(scenario: Scenario, path: Path) -> list[Choice]:
         library.launch_mode,
         exact=True,
         graphs=nccl_graphs(scenario, topology),
+        registered=library.registered,
     )
     model = Predictor(topology, options)
     choices: dict[Choice, None] = {}

@@ -165,3 +165,4 @@ class Call:
     buffer_bytes: int
     exact: bool = False  # `nbytes` are those of a real call, not what a benchmark rounds
     version: Version = NEWEST
+    registered: bool = False  # NVLS works on the arrays of the call

@@ -34,6 +34,14 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_NVLS_ENABLE": "reduction in the NVSwitch: 0 turns it off",
     "NCCL_NVLS_CHUNKSIZE": "chunk of NVLS, and the most of NVLSTree's",
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": "the most of NVLSTree's chunk",
+    "NCCL_WIN_ENABLE": "with library.registered: 0 turns symmetric memory off",
+    "NCCL_CUMEM_ENABLE": "with library.registered: 0 turns symmetric memory off",
+    "NCCL_LOCAL_REGISTER": "with library.registered: 0 turns it off",
+    "NCCL_SYM_KERNEL": "with library.registered: the one kernel on symmetric memory that may be chosen",
+    "NCCL_SYM_CTAS": "with library.registered: thread blocks of a kernel on symmetric memory",
+    "NCCL_SYM_TMA_ENABLE": "with library.registered: 1 allows kernels with Blackwell's bulk copies",
+    "NCCL_SYM_CE_THRESHOLD": "with library.registered: elements of a rank above which Blackwell's copy engines gather",
+    "NCCL_CTA_POLICY": "with library.registered: EFFICIENCY takes NVLS if it needs fewer channels, ZERO copy engines",
     "NCCL_COLLNET_ENABLE": "reduction in the network (SHARP): 1 allows it",
     "NCCL_P2P_DISABLE": "1: GPUs of a node talk through host memory",
     "NCCL_P2P_LEVEL": "how far GPUs may be to write to each other's memory directly",
@@ -46,6 +54,9 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_NET": "Socket: so is any network",
     "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
 }
+
+OF_REGISTERED = tuple(name for name in MODELLED_ENV if "registered" in MODELLED_ENV[name])
+"""Those without effect unless the buffers of the calls are registered."""
 
 MEMORY_ENV: dict[str, str] = {
     "NCCL_LL_BUFFSIZE": "buffer of a connection for LL",

@@ -22,25 +22,24 @@ from commsim.errors import ScenarioError
 from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
 from commsim.nccl.communicator import communicator
-from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, unheeded, whole
+from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, whole
+from commsim.nccl.job_notes import TUNER_PLUGIN, job_notes
 from commsim.nccl.lower import lower_ring, misaligned
-from commsim.nccl.machine import GDR, Machine, far_nics, nic_efficiency
+from commsim.nccl.machine import Machine, nic_efficiency
 from commsim.nccl.messages import spread_s
 from commsim.nccl.nodes import nodes_of
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
-from commsim.nccl.search import SIMPLE_ORDER_GBPS
+from commsim.nccl.registered import Instead, Registration, registration_of
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
-from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
+from commsim.nccl.version import ASSUMED, Version
 from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.peers import PeerTimer
     from commsim.nccl.tree import TreeTimer
-
-_TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
 
 _OVERLAP_ORDER = 6.0
 
@@ -74,6 +73,7 @@ class Options:
     exact: bool = False  # sizes are those of real calls; else those that nccl-tests rounds to whole packs per rank
     graphs: GraphFile | None = None  # that NCCL found on the machine; None: they are searched
     tree_pieces: int = 32  # of the coarsest cut of a tree that is simulated in place of a finer one
+    registered: str = "none"  # buffers of the calls: buffer | window (`commsim.nccl.registered`)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,10 @@ class Predictor:
         self.system = self.nodes.system
         if comm.plain:
             self.topology = self.nodes.kinds[0].topology
-        self._check()
+        if self.options.iterations is not None and self.options.iterations < 1:
+            raise ScenarioError(f"iterations: found {self.options.iterations}, expected 1 or more")
+        for text in job_notes(self.topology, options.version, self.options.env, self.nodes, own.registered):
+            self._warn(text)
 
     @property
     def parameters(self) -> Parameters:
@@ -164,40 +167,6 @@ class Predictor:
     def machine(self) -> Machine:
         """What is left of the rates of a node over all nodes."""
         return self.nodes.weakest
-
-    def _check(self) -> None:
-        if self.options.iterations is not None and self.options.iterations < 1:
-            raise ScenarioError(f"iterations: found {self.options.iterations}, expected 1 or more")
-        if self.options.version is None:
-            self._warn(f"no NCCL version given: {format_version(ASSUMED)} is assumed")
-        elif not OLDEST <= self.version <= (*NEWEST[:2], 999):
-            self._warn(
-                f"NCCL {format_version(self.version)} is outside the versions modelled "
-                f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
-            )
-        if self.options.env.get("NCCL_COLLNET_ENABLE") == "1" and not self.system.collnet:
-            self._warn(
-                "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
-                "switches reduce (in_network_reduction: true)"
-            )
-        if _TUNER_PLUGIN in self.options.env:
-            from commsim.nccl.tuner_ofi import why_not
-
-            if reason := why_not(self.topology, self.options.env):
-                self._warn(f"{_TUNER_PLUGIN} has no effect: {reason}")
-        for text in unheeded(self.options.env):
-            self._warn(text)
-        if self.system.nodes > 1 and self.system.tree.inter_gbps <= SIMPLE_ORDER_GBPS:
-            self._warn(
-                f"NCCL {format_version(self.version)} finds no trees on these nodes (its log: could not find a path "
-                "for pattern 1) and has one channel, rings too; another version may find them"
-            )
-        staged = any(far_nics(kind.topology, self.options.env) for kind in self.nodes.kinds)
-        if staged and GDR in self.options.env:
-            self._warn(
-                f"{GDR}={self.options.env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
-                "through the host's memory, whose own rate is not in the times"
-            )
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -214,6 +183,8 @@ class Predictor:
 
     def choose(self, collective: str, nbytes: int) -> tuple[str, str]:
         """The (algorithm, protocol) that is timed: the scenario's, else NCCL's choice."""
+        if (own := self._instead(collective, nbytes)) is not None:
+            return own.algorithm, own.name
         options = self.options
         rules = Allowed.from_env(options.env, collective)
         table = self.candidates(collective, nbytes)
@@ -222,7 +193,7 @@ class Predictor:
             table = self.candidates(collective, nbytes, env)
         if options.protocol is not None:
             table = [c for c in table if c.protocol == options.protocol]
-        if _TUNER_PLUGIN in options.env:
+        if TUNER_PLUGIN in options.env:
             from commsim.nccl.tuner_ofi import own_choice
 
             best = own_choice(self.system, self.topology, options.env, collective, nbytes, table)
@@ -239,7 +210,22 @@ class Predictor:
                 f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
                 f"{self.topology.name}{why}; expected one of {', '.join(possible)}"
             )
+        if self.registration.prefers_nvls(collective, nbytes, (best.algorithm, best.protocol)):
+            return "nvls", "Simple"
         return best.algorithm, best.protocol
+
+    @cached_property
+    def registration(self) -> Registration:
+        """The registered buffers of the job's calls."""
+        o, topology = self.options, self.nodes.kinds[0].topology
+        return registration_of(o.registered, topology, self.system, self.version, o.env, o.operation, o.launch)
+
+    def _instead(self, collective: str, nbytes: int) -> Instead | None:
+        """What runs on registered buffers in place of an algorithm of the tuner's, unless the caller names one."""
+        for text in self.registration.notes(collective):
+            self._warn(text)
+        asked = self.options.algorithm is not None or self.options.protocol is not None
+        return None if asked else self.registration.instead(collective, nbytes)
 
     def predict(self, collective: str, nbytes: int) -> Prediction:
         """The predicted time of one call of `nbytes` (the nccl-tests size).
@@ -247,8 +233,26 @@ class Predictor:
         all_to_all_v, whose size is what all ranks send together, is no call of NCCL's but sends and receives, as
         all_to_all is; all counts are taken as equal.
         """
+        own = self._instead(collective, nbytes)
+        return self._tuned(collective, nbytes) if own is None else self._without_tuner(collective, nbytes, own)
+
+    def _without_tuner(self, collective: str, nbytes: int, own: Instead) -> Prediction:
+        """Of a call inside one NVLink domain, which is of one kind."""
+        from commsim.nccl.symmetric_time import copy_launch_s, copy_time, symmetric_time
+
+        where = self.system, self.machine, self.parameters
+        launch = self._launch()
+        if own.choice is None:
+            self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
+            kernel, launch = _Kernel(*copy_time(*where, nbytes)), copy_launch_s(launch)
+        else:
+            kernel = _Kernel(*symmetric_time(*where, own.choice, collective, nbytes))
+        return self._joined(collective, nbytes, kernel, launch, own.algorithm, own.name, own.channels)
+
+    def _tuned(self, collective: str, nbytes: int) -> Prediction:
+        """Of a call by an algorithm of the tuner's, or by sends and receives."""
         if collective == "all_to_all_v":
-            return replace(self.predict("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
+            return replace(self._tuned("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
             return self._joined(collective, nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
@@ -259,7 +263,8 @@ class Predictor:
         limit = self.options.channels or self.system.coll_channels
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
         buffer, exact = self._buffer_bytes(), self.options.exact
-        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version)
+        own = self.registration.by_nvls and self.system.nodes == 1
+        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
@@ -268,6 +273,8 @@ class Predictor:
         channels = call.split.channels
         kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
+            if self.registration.by_nvls:
+                channels = min(channels, self.registration.nvls_channels(collective))
             return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
         start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
         start += self.nodes.most(lambda parameters: parameters.channel_cost_of(self.version)) * (channels - 1)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.collectives import registry
 from commsim.nccl.environment import FUNCTIONS
+from commsim.nccl.symmetric import COLLECTIVES, SINCE
+from commsim.nccl.version import parse_version
 from commsim.scenario.rows import Pace
 from commsim.topology.kinds import LinkKind
 from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED
@@ -97,6 +99,9 @@ def collective_changes(scenario: Scenario, topology: Topology, work: CollectiveW
         yield from _nccl_changes(scenario, work)
         if scenario.library.launch_mode == "one_process" and topology.ranks_per_node > 1:
             yield Change("a process or a thread for each GPU", {"library.launch_mode": "process_per_gpu"})
+        library_has_it = work.collective in COLLECTIVES and parse_version(scenario.library.version) >= SINCE
+        if library_has_it and scenario.library.registered == "none" and topology.nodes == 1:
+            yield Change("buffers registered as windows (symmetric memory)", {"library.registered": "window"})
         yield Change("launches in half the time (CUDA graphs, a faster host)", pace=Pace(launch=0.5))
     elif library == "gloo":
         yield Change("calls from Python in half the time", pace=Pace(launch=0.5))

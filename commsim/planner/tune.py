@@ -102,6 +102,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         version=version,
         env=dict(scenario.library.env),
         launch=scenario.library.launch_mode,
+        registered=scenario.library.registered,
         graphs=nccl_graphs(scenario, topology),
     )
     model = Predictor(topology, options, parameters)
@@ -113,6 +114,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     rules: list[Rule] = []
     refused: list[Rule] = []
     missing: list[str] = []
+    if scenario.library.registered == "window":
+        missing.append("kernels on symmetric memory run where NCCL has them, whatever a tuner plugin says")
     widest = 1.0
     for collective in FUNCTIONS:
         of_collective: list[Rule] = []

@@ -10,14 +10,17 @@ from commsim.nccl.environment import ALGORITHM_NAMES, FUNCTIONS, PROTOCOL_NAMES
 from commsim.nccl.operation import SUM, Operation, ring_factor, unknown_to
 from commsim.nccl.plugins import plugin_note, with_plugin
 from commsim.nccl.protocols import PROTOCOLS
+from commsim.nccl.registered import POLICY, policy, registration_of
 from commsim.nccl.tuner import candidates, choose, left_out, max_threads, table
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.tuner_tables import algorithms
 from commsim.nccl.version import parse_version
+from commsim.report.registered_choice import instead_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from commsim.nccl.registered import Registration
     from commsim.nccl.system import Graph, System
     from commsim.nccl.version import Version
     from commsim.scenario.run import Prepared
@@ -53,17 +56,29 @@ def explain(prepared: Prepared) -> str:
             system = discover(prepared.topology, version, env, nccl_graphs(scenario, prepared.topology))
         else:
             system = Predictor(prepared.topology, Options(version, own), None, prepared.placed.ranks).system
+        library, t = scenario.library, prepared.topology
+        buffers = registration_of(library.registered, t, system, version, env, work.operation, library.launch_mode)
+        lines += [f"# {note}" for note in buffers.notes(work.collective)]
+        measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
         if work.collective not in FUNCTIONS or system.ranks == 1:
             lines.append(f"# {work.collective}: sends and receives, or a copy; there is no algorithm to choose")
+            lines += [line for n in work.sizes or measured for line in instead_lines(buffers, work.collective, n)]
             continue
-        measured = [int(size) for curve in prepared.measured for size in curve.size_bytes]
         lines += graph_lines(system)
         lines += table_lines(system, version, env)
         operation = work.operation
         lines += operation_lines(system, work.collective, version, env, operation)
         sizes = work.sizes or measured
-        lines += choice_lines(system, work.collective, sizes, version, env, prepared.topology, operation=operation)
+        for size in sizes:
+            lines += instead_lines(buffers, work.collective, size) or choice_lines(
+                system, work.collective, [size], version, env, prepared.topology, operation=operation, buffers=buffers
+            )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _overruled(buffers: Registration | None) -> str:
+    by_policy = buffers is not None and policy(buffers.env) == "efficiency"
+    return f"{POLICY}=EFFICIENCY" if by_policy else "aws-ofi-nccl's tuner"
 
 
 def graph_lines(system: System) -> list[str]:
@@ -121,6 +136,7 @@ def choice_lines(
     topology: Topology | None = None,
     *,
     operation: Operation = SUM,
+    buffers: Registration | None = None,
 ) -> list[str]:
     """A line per size as NCCL logs its choice, with the time it expects; where a tuner plugin overrules it, that one.
 
@@ -136,12 +152,16 @@ def choice_lines(
         if best is None:
             lines.append(f"{_FUNCTIONS[collective]}: {nbytes} Bytes -> nothing that the environment allows")
             continue
+        if buffers is not None and buffers.prefers_nvls(collective, nbytes, (best.algorithm, best.protocol)):
+            best = next((c for c in allowed if c.algorithm == "nvls"), best)
         moved = traffic(collective, nbytes, system.ranks)
         protocol = PROTOCOLS[best.protocol]
         threads = max_threads(system, best.algorithm, best.protocol, env)
         limit = system.coll_channels
         if best.algorithm.startswith("nvls"):
             limit = nvls_channels(system.sm, system.nodes, version, env or {})
+            if buffers is not None and buffers.by_nvls:
+                limit = min(limit, buffers.nvls_channels(collective))
         used = split(
             limit, nbytes, best.algorithm, protocol, system.ranks, version, moved, max_threads=threads
         ).channels
@@ -149,6 +169,6 @@ def choice_lines(
         lines.append(
             f"{_FUNCTIONS[collective]}: {moved[1]} Bytes -> Algo {algorithm} proto {best.protocol.upper()} "
             f"channel{{Lo..Hi}}={{0..{used - 1}}} time {best.time_us:.1f}"
-            + ("" if best == nccl else " (by aws-ofi-nccl's tuner)")
+            + ("" if best == nccl else f" (by {_overruled(buffers)})")
         )
     return lines

@@ -59,6 +59,7 @@ def _predictor(scenario: Setting, topology: Topology, curve: Curve) -> FieldPred
         version=library.named_version,
         env=library.env | curve.env,
         launch=library.launch_mode,
+        registered=library.registered,
         operation=Operation.named(curve.dtype, curve.redop),
         exact=True,
         graphs=nccl_graphs(scenario, topology),

@@ -38,7 +38,8 @@ PAT_ENABLE PROFILE_PRIMITIVES PROFILER_PLUGIN PROGRESS_APPENDOP_FREQ PROTO PROXY
 PROXY_CPUSET PXN_C2C PXN_DISABLE RAS_ADDR RAS_ENABLE RAS_TIMEOUT_FACTOR RUNTIME_CONNECT
 SET_CPU_STACK_SIZE SET_STACK_SIZE SET_THREAD_NAME SHM_DISABLE SHM_LOCALITY SHM_USE_CUDA_MEMCPY
 SINGLE_PROC_MEM_REG_ENABLE SINGLE_RING_THRESHOLD SOCKET_FAMILY SOCKET_IFNAME SOCKET_NTHREADS
-SOCKET_POLL_TIMEOUT_MSEC SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC STEPS SYM_CTAS TESTS_DEVICE
+SOCKET_POLL_TIMEOUT_MSEC SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC STEPS SYM_CE_THRESHOLD SYM_CTAS
+SYM_GIN_KERNELS_ENABLE SYM_KERNEL SYM_NOWIN_ENABLE SYM_RS_GIN_CHUNK_SIZE SYM_TMA_ENABLE TESTS_DEVICE
 TESTS_SPLIT THREAD_THRESHOLDS TOPO_DUMP_FILE TOPO_DUMP_FILE_RANK TOPO_FILE TREE_THRESHOLD
 TUNER_CONFIG_FILE TUNER_PLUGIN UID_STAGGER_RATE UID_STAGGER_THRESHOLD UNPACK_SHARED_BUFFER
 USE_GRAPH_MIXING WARN_ENABLE_DEBUG_INFO WIN_ENABLE WIN_STRIDE WORK_ARGS_BYTES WORK_FIFO_BYTES
@@ -47,9 +48,10 @@ KNOWN = (*(f"NCCL_{name}" for name in _NAMES.split()), "FI_CXI_RX_MATCH_MODE")
 _VALUES = {
     "NCCL_ALGO": ("Ring", "Tree", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"),
     "NCCL_PROTO": ("LL", "LL128", "Simple"),
+    "NCCL_CTA_POLICY": ("DEFAULT", "EFFICIENCY", "ZERO", "0", "1", "2"),
     "FI_CXI_RX_MATCH_MODE": ("hardware", "hybrid", "software"),
 }
-_FREE = {"NCCL_TUNER_PLUGIN", "NCCL_NET"}  # any text
+_FREE = {"NCCL_TUNER_PLUGIN", "NCCL_NET", "NCCL_SYM_KERNEL"}  # any text
 
 
 def unknown_names(env: Mapping[str, str]) -> dict[str, str]:
@@ -68,7 +70,7 @@ def value_faults(env: Mapping[str, str]) -> dict[str, str]:
     faults = {}
     for name, values in _VALUES.items():
         known = {v.lower() for v in values} | set(FUNCTION_NAMES)
-        for token in re.split(r"[,;:^\s]+", env.get(name, "")):
+        for token in re.split(r"[,;:^|\s]+", env.get(name, "")):
             if token and token.lower() not in known:
                 faults[name] = f"found {token[:40]!r}, {suggest(token, values)}"
                 break

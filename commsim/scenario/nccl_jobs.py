@@ -81,6 +81,7 @@ def _groups(site: WorkSite, work: JobsSpec, i: int, topology: Topology, warnings
         version=setting.library.named_version,
         env=setting.library.env,
         launch=setting.library.launch_mode,
+        registered=setting.library.registered,
         mode=setting.mode,
         algorithm=spec.algorithm,
         channels=spec.channels,

@@ -114,6 +114,7 @@ class NcclRows(RowPredictor):
                 version=library.named_version,
                 env=scenario.nccl_env(work),
                 launch=library.launch_mode,
+                registered=library.registered,
                 mode=scenario.mode,
                 engine=scenario.engine,
                 operation=work.operation,

@@ -107,6 +107,13 @@ class LibrarySetup(Strict):
             "which launches beside the others and counts as that, or all GPUs of a node by one thread (`-g 8`)"
         ),
     )
+    registered: Literal["none", "buffer", "window"] = Field(
+        default="none",
+        description=(
+            "buffers of the calls that all ranks registered with NCCL: `buffer` with `ncclCommRegister` (nccl-tests "
+            "`-R 1`), `window` as symmetric memory with `ncclCommWindowRegister` (`-R 2`, from NCCL 2.27)"
+        ),
+    )
     framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(
         default=None,
         description=(
@@ -136,7 +143,7 @@ class LibrarySetup(Strict):
     def _env_makes_sense(self) -> LibrarySetup:
         faults: KeyFaults = [(("env", k), m) for k, m in value_faults(self.env).items()]
         needs = {
-            **dict.fromkeys(("env", "graph", "launch_mode"), ("nccl",)),
+            **dict.fromkeys(("env", "graph", "launch_mode", "registered"), ("nccl",)),
             **dict.fromkeys(("framework", "cuda_graph"), ("custom_all_reduce",)),
             "version": ("nccl", "custom_all_reduce"),
             "one_host": ("gloo",),

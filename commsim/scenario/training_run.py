@@ -244,7 +244,9 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
     env, text = for_groups(topology, version or ASSUMED, library.env)
     own, _ = nccl_parameters(scenario, topology)
     # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
-    calls = NcclGroups(topology, Options(version=version, env=env, mode="single"), own, latency)
+    calls = NcclGroups(
+        topology, Options(version=version, env=env, mode="single", registered=library.registered), own, latency
+    )
     calls.warnings += [text] if text else []
     calls.warnings += survived(scenario)
     return calls

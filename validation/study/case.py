@@ -34,6 +34,7 @@ class Case:
     notes: tuple[str, ...] = ()
     iterations: int = NCCL_TESTS_ITERATIONS  # calls timed together
     operation: Operation = SUM
+    registered: str = "none"  # buffers of the calls (`commsim.nccl.registered`)
     fault: str = ""  # why no machine could be found
     row: dict[str, str] = field(default_factory=dict, compare=False)
 

@@ -143,6 +143,7 @@ def case_of(cells: dict[str, str], folder: Path, rows: Sequence[CaseRow] = ()) -
         env=row.env,
         notes=row.notes,
         iterations=row.iterations,
+        registered=row.registered,
         row=cells,
     )
     try:

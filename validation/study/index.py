@@ -16,6 +16,7 @@ from commsim.errors import LogFormatError, UnitError
 from commsim.measure.records import collective_name
 from commsim.nccl.parameters import NETWORKS
 from commsim.nccl.predict import NCCL_TESTS_ITERATIONS
+from commsim.nccl.registered import REGISTERED
 from commsim.nccl.version import Version, parse_version
 from commsim.units import parse_bandwidth
 from study.releases import current_release, log_date
@@ -55,6 +56,7 @@ class IndexRow:
     version: Version | None = None
     iterations: int = NCCL_TESTS_ITERATIONS
     env: dict[str, str] = field(default_factory=dict)
+    registered: str = REGISTERED[0]
     notes: tuple[str, ...] = ()  # what was assumed
 
 
@@ -106,6 +108,9 @@ def parse_row(cells: Mapping[str, str]) -> IndexRow:
         raise cell_fault(cells, "network", f"one of {', '.join((*NETWORK_KINDS, NVLINK))}")
     if cells["launch"] not in LAUNCHES:
         raise cell_fault(cells, "launch", f"one of {', '.join(LAUNCHES)}")
+    registered = cells.get("registered", "") or REGISTERED[0]
+    if registered not in REGISTERED:
+        raise cell_fault(cells, "registered", f"one of {', '.join(REGISTERED)}")
     rate = cells.get("nic_gbps", "")
     if rate and (not _RATE.fullmatch(rate) or float(rate) == 0):
         raise cell_fault(cells, "nic_gbps", "Gb/s of one NIC, such as 400")
@@ -126,6 +131,7 @@ def parse_row(cells: Mapping[str, str]) -> IndexRow:
         version=release,
         iterations=count(cells, "iterations") or NCCL_TESTS_ITERATIONS,
         env=variables(cells),
+        registered=registered,
         notes=(*((note,) if note else ()), *_assumed(cells)),
     )
 

@@ -44,6 +44,7 @@ def predictor_of(case: Case) -> FieldPredictor:
         iterations=case.iterations,
         operation=case.operation,
         exact=True,
+        registered=case.registered,
     )
     return FieldPredictor(case.topology(), options)
 
@@ -51,7 +52,7 @@ def predictor_of(case: Case) -> FieldPredictor:
 def predictor_key(case: Case) -> tuple[object, ...]:
     """Cases with equal keys have the same predictor."""
     machine, env = (str(sorted(block.items(), key=str)) for block in (case.machine, case.env))
-    return machine, env, case.version, case.launch, case.iterations, case.operation
+    return machine, env, case.version, case.launch, case.iterations, case.operation, case.registered
 
 
 def times(case: Case, nbytes: Sequence[int]) -> Float64 | str:

@@ -1,0 +1,53 @@
+"""What the user of a job should know before its first call: settings without effect, and what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from commsim.nccl.environment import OF_REGISTERED, unheeded
+from commsim.nccl.machine import GDR, far_nics
+from commsim.nccl.nodes import Nodes
+from commsim.nccl.search import SIMPLE_ORDER_GBPS
+from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
+from commsim.topology.graph import Topology
+
+TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
+
+
+def job_notes(
+    topology: Topology, stated: Version | None, env: dict[str, str], nodes: Nodes, registered: str
+) -> Iterator[str]:
+    """Notes on the settings of a job on some nodes: the version it states, its variables, its registered buffers."""
+    system, version = nodes.system, stated or ASSUMED
+    if stated is None:
+        yield f"no NCCL version given: {format_version(ASSUMED)} is assumed"
+    elif not OLDEST <= version <= (*NEWEST[:2], 999):
+        yield (
+            f"NCCL {format_version(version)} is outside the versions modelled "
+            f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
+        )
+    if env.get("NCCL_COLLNET_ENABLE") == "1" and not system.collnet:
+        yield (
+            "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
+            "switches reduce (in_network_reduction: true)"
+        )
+    if TUNER_PLUGIN in env:
+        from commsim.nccl.tuner_ofi import why_not
+
+        if reason := why_not(topology, env):
+            yield f"{TUNER_PLUGIN} has no effect: {reason}"
+    yield from unheeded(env)
+    if registered == "none":
+        for name in sorted(name for name in env if name in OF_REGISTERED):
+            yield f"{name} has no effect without library.registered: buffer or window"
+    if system.nodes > 1 and system.tree.inter_gbps <= SIMPLE_ORDER_GBPS:
+        yield (
+            f"NCCL {format_version(version)} finds no trees on these nodes (its log: could not find a path "
+            "for pattern 1) and has one channel, rings too; another version may find them"
+        )
+    staged = any(far_nics(kind.topology, env) for kind in nodes.kinds)
+    if staged and GDR in env:
+        yield (
+            f"{GDR}={env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
+            "through the host's memory, whose own rate is not in the times"
+        )

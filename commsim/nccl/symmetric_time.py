@@ -1,0 +1,131 @@
+"""The time of NCCL's kernels on symmetric memory and of its copies by copy engines, inside one NVLink domain.
+
+No data waits in a buffer between: a kernel starts, meets its peers, and moves bytes straight between the arrays of the
+call. Kernels of LL need no meeting, for flags stand beside the data: every GPU stores its part into all others (or once
+through the switch) and reads n parts. The others begin with a barrier, load or store, and end with one. What a
+thread block moves is bounded by how far its loads are: 64 KiB are on their way at a time, 512 threads with eight packs
+of 16 bytes each (2.30.7, src/device/symmetric/all_reduce.cuh).
+
+Rates and hops are those of the parameters that rings and NVLS have. Two figures are of these kernels alone:
+`_START_S` and `_MEMORY_S`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from commsim.nccl.channels import nvls_channels
+from commsim.nccl.machine import Machine
+from commsim.nccl.parameters import Parameters
+from commsim.nccl.protocols import LL
+from commsim.nccl.symmetric import Kernel, SymmetricChoice
+from commsim.nccl.system import NVLS_CHUNK, System
+from commsim.nccl.version import NEWEST
+
+Timed = tuple[float, float, str]
+"""Seconds of a kernel, the bandwidth part of them, and what limits it."""
+
+_START_S = 2.0e-6
+"""Start and end of a kernel without connections to load or hand over: 3.1 to 3.5 us of AGxLLMC_R on 8 B200 in a CUDA
+graph (nvidia/nccl-tests issue 333, 2025-09-28), less the 1.3 us of a hop."""
+
+_MEMORY_S = 0.45e-6
+"""Load from a peer beyond the hop there and back: 64 KiB of a block in 3.05 us where 8 B200 with one block each reduce
+171 GB/s (validation/registered, b200_x8_ctas), less twice 1.3 us."""
+
+_IN_FLIGHT = 64 << 10
+"""Bytes of a thread block that are on their way at a time (UnrollPacks and UnrollPeers of src/device/symmetric)."""
+
+_SWITCH_HEADS = 8
+"""GPUs of a switch for which the rounds of NVLS were measured."""
+
+_COPY_CALLS = 3
+"""What the host puts on the stream for copies by copy engines: to meet, to copy, to meet (src/ce_coll.cc)."""
+
+
+def symmetric_time(
+    system: System, machine: Machine, parameters: Parameters, choice: SymmetricChoice, collective: str, nbytes: int
+) -> Timed:
+    """Of the kernel that NCCL chose, for a call of `nbytes` (the nccl-tests size)."""
+    kernel, n = choice.kernel, system.ranks
+    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
+    link, name = _link(machine, parameters, n)
+    if kernel.lines:
+        arrives = LL.wire_factor * (nbytes * n if collective == "all_reduce" else nbytes)
+        transfer = arrives / link
+        return _START_S + hop + transfer, transfer, name
+    trip = 2 * hop + _MEMORY_S
+    rate, share = _rate(kernel, parameters, machine, link, n, system)
+    transfer = data = nbytes * share / rate
+    if kernel.collective != "all_gather":  # loads are waited for, by thread blocks that have so many on their way
+        by_blocks = nbytes / (n * choice.blocks * _block_bytes(kernel, n)) * trip
+        data = max(trip + transfer, by_blocks)
+        if by_blocks > trip + transfer:
+            transfer, name = by_blocks, "thread blocks"
+    # A barrier on either side; the last stores are waited for until they have arrived.
+    waits = (2 if kernel.collective == "reduce_scatter" else 3) * hop
+    return _START_S + waits + data, transfer, name
+
+
+def _block_bytes(kernel: Kernel, ranks: int) -> float:
+    """Bytes of the result that a thread block makes in the time of a load.
+
+    Loads of single peers are two peers' at a time, half as long.
+    """
+    return _IN_FLIGHT if kernel.reduces else _IN_FLIGHT / 2 / ceil((ranks - 1) / 2)
+
+
+def _link(machine: Machine, parameters: Parameters, ranks: int) -> tuple[float, str]:
+    """Payload bytes/s into a GPU from all its peers together, and what these links are."""
+    if machine.intra_kind in ("pcie", "host"):
+        pairs = machine.all_pairs
+        if pairs is not None:
+            return pairs.rate * (ranks - 1), pairs.limit
+        return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind)), "PCIe"
+    return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind)), "NVLink"
+
+
+def _rate(
+    kernel: Kernel, parameters: Parameters, machine: Machine, link: float, ranks: int, system: System
+) -> tuple[float, float]:
+    """Bytes/s of the link that counts, and how many bytes it moves for each byte of the call."""
+    if kernel.collective == "all_reduce":
+        if kernel.reduces:
+            return switch_rate(system, machine, parameters), 1.0
+        return link, 2 * (ranks - 1) / ranks
+    if kernel.reduces:
+        return machine.intra_bandwidth * parameters.efficiency.nvls, 1.0
+    if kernel.multicast:  # what a GPU stores comes back to it too
+        return link, 1.0
+    return link, (ranks - 1) / ranks
+
+
+def switch_rate(system: System, machine: Machine, parameters: Parameters) -> float:
+    """Bytes/s of an all_reduce that the switch reduces and spreads in the long run.
+
+    As NVLS does with all its channels: links at their share, and what its rounds add, which is the switch's own
+    (`commsim.nccl.nvls`). A GPU's links carry 1 + 1/n bytes for each byte.
+    """
+    nvls = parameters.nvls
+    links = machine.intra_bandwidth * parameters.efficiency.nvls
+    of_round = nvls_channels(system.sm, 1, NEWEST, {}) * _SWITCH_HEADS * NVLS_CHUNK
+    full = of_round / (of_round / (links / (1 + 1 / _SWITCH_HEADS)) + nvls.round)
+    return full * (1 + 1 / _SWITCH_HEADS) / (1 + 1 / system.ranks)
+
+
+def copy_time(system: System, machine: Machine, parameters: Parameters, nbytes: int) -> Timed:
+    """Of copies by copy engines, between two meetings of all GPUs; no thread block is used.
+
+    A GPU's copies go over its links one after the other or side by side, at the links' rate. An all_to_all of
+    `nbytes` sends so much from every GPU; a gather or scatter is bound by its root.
+    """
+    n = system.ranks
+    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
+    link, name = _link(machine, parameters, n)
+    transfer = nbytes * (n - 1) / n / link
+    return _COPY_CALLS * _START_S + 3 * hop + transfer, transfer, name
+
+
+def copy_launch_s(launch: float) -> float:
+    """Seconds that the host needs for such a call, by those of an ordinary one."""
+    return _COPY_CALLS * launch
