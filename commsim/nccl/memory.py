@@ -117,14 +117,15 @@ class CommunicatorMemory:
 
 
 def communicator_memory(
-    model: Predictor, calls: Sequence[tuple[str, str]] = (), rank: int | None = None, *, windows: bool = False
+    model: Predictor, calls: Sequence[tuple[str, str]] = (), rank: int | None = None
 ) -> CommunicatorMemory:
     """The memory of a rank of a model's communicator after calls of (collective, algorithm), in this order.
 
     Without a rank, of the one whose GPU has most. Of a communicator of many nodes a smaller one stands for it; nodes of
-    several kinds are each taken as if all were. ``windows``: it has registered one (2.27 and later).
+    several kinds are each taken as if all were.
     """
     most: CommunicatorMemory | None = None
+    windows = model.registration.kind == "window"
     calls = tuple(dict.fromkeys(calls))
     for kind in range(len(model.nodes.kinds)):
         of = Connections(model, kind)

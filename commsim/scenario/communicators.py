@@ -66,6 +66,7 @@ def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
 
     scenario, topology = prepared.scenario, prepared.topology
     version, graphs = parse_version(scenario.library.version), nccl_graphs(scenario, topology)
+    registered = scenario.library.registered
     ranks = None if prepared.placed is None else prepared.placed.ranks
     models: dict[tuple[tuple[str, str], ...], Predictor] = {}
     calls: dict[tuple[tuple[str, str], ...], list[tuple[str, str]]] = {}
@@ -74,7 +75,7 @@ def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
         env = scenario.nccl_env(work)
         key = tuple(sorted(env.items()))
         if key not in models:
-            options = Options(version, env, operation=work.operation, graphs=graphs)
+            options = Options(version, env, operation=work.operation, graphs=graphs, registered=registered)
             models[key] = Predictor(topology, options, None, ranks)
         model, mine = models[key], calls.setdefault(key, [])
         if work.collective not in FUNCTIONS:
@@ -82,7 +83,7 @@ def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
             continue
         sizes = [size for size in work.sizes or measured if size]
         if model.system.ranks > 1:
-            mine += [(work.collective, model.choose(work.collective, size)[0]) for size in sizes]
+            mine += [(work.collective, model.predict(work.collective, size).algorithm) for size in sizes]
     for key, model in models.items():
         memory = communicator_memory(model, calls[key])
         names = ", ".join(dict.fromkeys(work.collective for work in scenario.collectives if _same(scenario, work, key)))

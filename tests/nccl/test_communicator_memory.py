@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,9 +183,10 @@ def test_buffers_lie_in_the_host_where_gpus_do_not_meet() -> None:
 
 
 def test_window_takes_buffers_of_low_latency() -> None:
-    assert communicator_memory(model("hgx-h100", (2, 28, 9)), windows=True).gpu_at(WINDOW) == 10 * MIB
-    assert communicator_memory(model("hgx-h100", (2, 27, 3)), windows=True).gpu_at(WINDOW) == 10 * MIB
-    assert communicator_memory(model("hgx-h100", (2, 26, 2)), windows=True).gpu_at(WINDOW) == 0
+    for version, held in (((2, 28, 9), 10 * MIB), ((2, 27, 3), 10 * MIB), ((2, 26, 2), 0)):
+        plain = model("hgx-h100", version)
+        registered = Predictor(plain.topology, replace(plain.options, registered="window"))
+        assert communicator_memory(registered).gpu_at(WINDOW) == held
 
 
 def test_kernels_are_those_of_the_last_release_read() -> None:
