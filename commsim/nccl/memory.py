@@ -125,7 +125,7 @@ def communicator_memory(
     several kinds are each taken as if all were.
     """
     most: CommunicatorMemory | None = None
-    windows = model.registration.kind == "window"
+    windows = model.options.registered == "window"
     calls = tuple(dict.fromkeys(calls))
     for kind in range(len(model.nodes.kinds)):
         of = Connections(model, kind)

@@ -31,7 +31,6 @@ from commsim.nccl.nodes import nodes_of
 from commsim.nccl.operation import SUM, Operation, unknown_to
 from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
-from commsim.nccl.registered import Instead, Registration, registration_of
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, Version
 from commsim.topology.graph import Topology
@@ -39,6 +38,7 @@ from commsim.topology.graph import Topology
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.peers import PeerTimer
+    from commsim.nccl.registered import Instead, Registration
     from commsim.nccl.tree import TreeTimer
 
 _OVERLAP_ORDER = 6.0
@@ -210,18 +210,25 @@ class Predictor:
                 f"NCCL cannot run {collective} with algorithm {asked} and protocol {protocol} on "
                 f"{self.topology.name}{why}; expected one of {', '.join(possible)}"
             )
-        if self.registration.prefers_nvls(collective, nbytes, (best.algorithm, best.protocol)):
+        chosen, registered = (best.algorithm, best.protocol), self.registration
+        if registered is not None and registered.prefers_nvls(collective, nbytes, chosen):
             return "nvls", "Simple"
-        return best.algorithm, best.protocol
+        return chosen
 
     @cached_property
-    def registration(self) -> Registration:
-        """The registered buffers of the job's calls."""
+    def registration(self) -> Registration | None:
+        """The registered buffers of the job's calls, where there are any."""
+        if self.options.registered == "none":
+            return None
+        from commsim.nccl.registered import registration_of
+
         o, topology = self.options, self.nodes.kinds[0].topology
         return registration_of(o.registered, topology, self.system, self.version, o.env, o.operation, o.launch)
 
     def _instead(self, collective: str, nbytes: int) -> Instead | None:
         """What runs on registered buffers in place of an algorithm of the tuner's, unless the caller names one."""
+        if self.registration is None:
+            return None
         for text in self.registration.notes(collective):
             self._warn(text)
         asked = self.options.algorithm is not None or self.options.protocol is not None
@@ -263,7 +270,8 @@ class Predictor:
         limit = self.options.channels or self.system.coll_channels
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
         buffer, exact = self._buffer_bytes(), self.options.exact
-        own = self.registration.by_nvls and self.system.nodes == 1
+        by_nvls = self.registration if self.registration is not None and self.registration.by_nvls else None
+        own = by_nvls is not None and self.system.nodes == 1
         call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
@@ -273,8 +281,8 @@ class Predictor:
         channels = call.split.channels
         kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
-            if self.registration.by_nvls:
-                channels = min(channels, self.registration.nvls_channels(collective))
+            if by_nvls is not None:
+                channels = min(channels, by_nvls.nvls_channels(collective))
             return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
         start = kernel.seconds + self.nodes.most(lambda parameters: parameters.base.of(name))
         start += self.nodes.most(lambda parameters: parameters.channel_cost_of(self.version)) * (channels - 1)

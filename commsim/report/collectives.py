@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.page import Part, Section, Text, picture, size_cell, table
 from commsim.report.tables import falls_note, links_csv, result_csv, result_table, slowest_note, use_lines
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.accuracy.compare import Comparison
+    from commsim.report.page import Part, Section
     from commsim.report.saved import Saved
     from commsim.scenario.result import Result
 
-RAW_SCHEDULE = Text(
-    "A raw schedule is simulated on ideal links: no launch, no protocol, no software. Libraries are slower."
-)
+RAW_SCHEDULE = "A raw schedule is simulated on ideal links: no launch, no protocol, no software. Libraries are slower."
 
 
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
@@ -118,6 +116,8 @@ class CollectivesView(View[Item]):
         return [s for item in answers for s in _item_sections(shown.result, item, shown.comparisons)]
 
     def sureness(self, shown: Shown, answers: Sequence[Item]) -> list[Part]:
+        from commsim.report.page import Text, table
+
         parts: list[Part] = []
         if shown.comparisons:
             rows = [(c.measured.name, c.n, 100 * c.mape, c.median_log_ratio) for c in shown.comparisons]
@@ -133,7 +133,7 @@ class CollectivesView(View[Item]):
             )
             return [*parts, Text(text)]
         if shown.result.scenario.library.name == "none":
-            return [*parts, RAW_SCHEDULE]
+            return [*parts, Text(RAW_SCHEDULE)]
         text = "No published measurement of this kind was there to say how far off the prediction may be."
         return [*parts, Text(text)]
 
@@ -167,6 +167,7 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
+    from commsim.report.page import Section, Text, picture, size_cell, table
     from commsim.report.plots import plot_bandwidth
 
     mine = _of(item, comparisons)
@@ -202,6 +203,8 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
 
 
 def _row(row: Row) -> tuple[object, ...]:
+    from commsim.report.page import size_cell
+
     band = ""
     if row.low_s is not None and row.high_s is not None:
         band = f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commsim.report.collectives import RAW_SCHEDULE
-from commsim.report.page import Part, Section, size_cell, table
+from commsim.report.page import Part, Section, Text, size_cell, table
 from commsim.report.saved import of_record
 from commsim.report.tables import aligned, format_time_us, records_csv
 from commsim.report.view import Shown, View
@@ -91,7 +91,7 @@ class JobsView(View[JobsItem]):
         return [_section(item) for item in answers]
 
     def sureness(self, shown: Shown, answers: Sequence[JobsItem]) -> list[Part]:
-        return [RAW_SCHEDULE]
+        return [Text(RAW_SCHEDULE)]
 
     def words(self, answer: JobsItem) -> list[str]:
         lines = []
