@@ -29,12 +29,12 @@ def sizes(seed: int) -> list[int]:
 
 
 def differences(preset: str, nodes: int, collective: str, seed: int) -> tuple[np.ndarray, float, float]:
-    """|cost / run - 1| of every size; seconds of a warm call; how far the model falls at most from a size to the next."""
+    """|cost / run - 1| of every size; seconds of a warm call; how far the model falls at most between two sizes."""
     some = sizes(seed)
     topology = {"preset": preset, "nodes": nodes}
     item = {"collective": collective, "sizes": [f"{size} B" for size in some]}
-    rows = cs.run({"name": "cost", "topology": topology, "workload": [item]}).answers[0].rows
-    run = np.array([row.time_s for row in rows])
+    result = cs.run({"name": "cost", "topology": topology, "workload": [item]})
+    run = result.to_frame()["time_us"].to_numpy() / 1e6
     table = np.array([cs.cost(collective, size, None, topology) for size in some])
     begun = time.process_time()
     for size in some:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
 from commsim.report.answers import Compared, Planned, Swept
-from commsim.scenario.cost_source import GroupRanks, Machine, shared_table
+from commsim.scenario.cost_source import AnyMachine, GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
 from commsim.scenario.cost_table import CostTable
 from commsim.scenario.load import check_document, find_scenario, load_scenarios
@@ -89,7 +89,7 @@ def cost(
     collective: str,
     nbytes: float | str,
     ranks: GroupRanks,
-    machine: Machine,
+    machine: AnyMachine,
     *,
     dtype: str = "float32",
     redop: str = "sum",
@@ -115,7 +115,7 @@ def cost(
 def cost_table(
     collective: str,
     ranks: GroupRanks,
-    machine: Machine,
+    machine: AnyMachine,
     *,
     dtype: str = "float32",
     redop: str = "sum",

@@ -1,4 +1,4 @@
-"""Which model answers what a call costs: the machine that was named, the ranks on it, and the setting of the library."""
+"""Which model answers what a call costs: of the machine that was named, the ranks on it, the library as it is set."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from functools import cache, cached_property, lru_cache
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 import commsim
 from commsim.collectives.semantics import NCCL_TESTS, REDUCING
@@ -26,12 +29,13 @@ from commsim.topology.presets import load_topology, preset_names
 if TYPE_CHECKING:
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.rows import RowPredictor
+    from commsim.scenario.schema import Scenario
     from commsim.topology.spec import TopologySpec
 
-Machine: TypeAlias = str | Path | Mapping[str, Any] | Topology | Setting
+AnyMachine: TypeAlias = str | Path | Mapping[str, Any] | Topology | Setting
 """A preset; a file of a topology or of one scenario; what stands in such a file, as a mapping or read."""
 
-GroupRanks: TypeAlias = int | str | Sequence[int] | None
+GroupRanks: TypeAlias = int | str | Sequence[int] | npt.NDArray[np.integer[Any]] | None
 """So many, the first of the machine; those listed, in their order (also as ``0 .. 31``); None: all."""
 
 _NO_FILE = "cost"
@@ -94,7 +98,7 @@ class ModelSource:
 def cost_table(
     collective: str,
     ranks: GroupRanks,
-    machine: Machine,
+    machine: AnyMachine,
     *,
     dtype: str = "float32",
     redop: str = "sum",
@@ -109,20 +113,22 @@ def cost_table(
         raise ScenarioError(f"collective: found {show(collective)}, {suggest(str(collective), NCCL_TESTS)}")
     asked = _asked(ranks)
     item = {"collective": collective, "sizes": "1 MiB", "dtype": dtype, "redop": redop}
-    given = {key: value for key, value in (("mode", mode), ("library", library)) if value is not None}
-    document, base_dir = _document(machine, asked, {**given, "workload": [item]})
-    setting, faults = check_document(document, base_dir)
-    if setting is None or faults:
-        raise_faults(replace(fault, line=0, column=0) if fault.file == _NO_FILE else fault for fault in faults)
-    topology = machine if isinstance(machine, Topology) else _built(setting.topology, base_dir, asked is None)
+    setting = _setting(machine, asked, item, mode, library)
+    topology = machine if isinstance(machine, Topology) else _built(setting.topology, setting.base_dir, asked is None)
     source = ModelSource(setting, topology, setting.collectives[0], _ranks_on(topology, asked, setting))
     return CostTable(source.facts(), source)
+
+
+def of_job(machine: AnyMachine, ranks: int, mode: str | None, library: str | Mapping[str, Any] | None) -> Setting:
+    """The setting of a job of so many ranks, to be asked as a machine for the groups of it; none of a Topology."""
+    assert not isinstance(machine, Topology), "which has its ranks"
+    return _setting(machine, _asked(ranks), {"collective": NCCL_TESTS[0], "sizes": "1 MiB"}, mode, library)
 
 
 def shared_table(
     collective: str,
     ranks: GroupRanks,
-    machine: Machine,
+    machine: AnyMachine,
     dtype: str = "float32",
     redop: str = "sum",
     mode: str | None = None,
@@ -139,7 +145,23 @@ def shared_table(
 # -- the machine ---------------------------------
 
 
-def _document(machine: Machine, asked: int | tuple[int, ...] | None, given: dict[str, Any]) -> tuple[Document, Path]:
+def _setting(
+    machine: AnyMachine,
+    asked: int | tuple[int, ...] | None,
+    item: dict[str, str],
+    mode: str | None,
+    library: str | Mapping[str, Any] | None,
+) -> Scenario:
+    """The scenario of one call on a machine."""
+    given = {key: value for key, value in (("mode", mode), ("library", library)) if value is not None}
+    document, base_dir = _document(machine, asked, {**given, "workload": [item]})
+    setting, faults = check_document(document, base_dir)
+    if setting is None or faults:
+        raise_faults(replace(fault, line=0, column=0) if fault.file == _NO_FILE else fault for fault in faults)
+    return setting
+
+
+def _document(machine: AnyMachine, asked: int | tuple[int, ...] | None, given: dict[str, Any]) -> tuple[Document, Path]:
     """The scenario of a question, and the folder that its files are relative to."""
     if isinstance(machine, Topology):  # which stands in for what would be built from this block
         return Document(_NO_FILE, {"name": machine.name, "topology": {"preset": preset_names()[0]}, **given}), Path()
@@ -199,7 +221,9 @@ def _models() -> Cache:
 
 
 def _built(spec: TopologySpec, base_dir: Path, joined: bool) -> Topology:
-    return _built_as(spec.model_dump_json(exclude_unset=True), base_dir, joined)
+    """A topology, one for equal descriptions, whose models are shared; what may change, in files, is read anew."""
+    written = spec.model_dump_json(exclude_unset=True)
+    return (_built_as.__wrapped__ if '"path"' in written else _built_as)(written, base_dir, joined)
 
 
 @lru_cache(maxsize=64)
@@ -227,7 +251,7 @@ def _asked(ranks: GroupRanks) -> int | tuple[int, ...] | None:
         raise ScenarioError(f"ranks: {text}") from None
 
 
-def _listed(ranks: Sequence[int]) -> tuple[int, ...]:
+def _listed(ranks: Sequence[int] | npt.NDArray[np.integer[Any]]) -> tuple[int, ...]:
     """The ranks as they can be looked up; whether they are any is seen when a table is made."""
     try:
         return tuple(getattr(ranks, "tolist", lambda: ranks)())
@@ -283,7 +307,7 @@ class _Saved:
     changed_ns: int
 
 
-def _key(value: Machine | None) -> Any:
+def _key(value: AnyMachine | None) -> Any:
     """What equal machines or libraries have in common, to be looked up by."""
     if isinstance(value, Setting):
         return _Read(id(value), value)

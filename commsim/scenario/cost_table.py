@@ -8,9 +8,12 @@ last knot on every further byte takes what those of the last octave take.
 
 from __future__ import annotations
 
+import csv
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from io import StringIO
+from itertools import pairwise
 from math import isfinite
 from operator import index
 from pathlib import Path
@@ -112,12 +115,17 @@ class CostTable:
         return write_atomically(Path(file), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
     def to_csv(self, file: str | Path) -> Path:
-        """Writes a row for each knot, as a predicted curve: ``commsim compare`` and spreadsheets read it."""
-        rows = [
-            f"{self.facts['collective']},{self.facts['n_ranks']},{size},{microseconds(seconds)!r}"
-            for size, seconds in zip(*self.knots(), strict=True)
-        ]
-        return write_atomically(Path(file), "\n".join(["collective,n_ranks,size_bytes,time_us", *rows, ""]))
+        """Writes a row for each knot above 0 B, in the form of a predicted curve (``result.csv``). Returns the path."""
+        facts = self.facts
+        text = StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("curve", "collective", "n_ranks", "size_bytes", "dtype", "redop", "time_us"))
+        same = [facts.get(key) for key in ("machine", "collective", "n_ranks")]
+        type_of = [facts.get("dtype"), facts.get("redop") or "none"]
+        for size, seconds in zip(*self.knots(), strict=True):
+            if size:
+                rows.writerow((*same, size, *type_of, repr(microseconds(seconds))))
+        return write_atomically(Path(file), text.getvalue())
 
     @classmethod
     def from_json(cls, file: str | Path) -> CostTable:
@@ -129,7 +137,7 @@ class CostTable:
         if not isinstance(document, dict) or document.get("format") != _FORMAT:
             given = document.get("format") if isinstance(document, dict) else document
             raise LogFormatError(f"{file}: found the format {show(given)}, expected {_FORMAT!r}")
-        sizes, seconds = document.get("size_bytes"), document.get("seconds")
+        sizes, seconds = document.get("size_bytes", []), document.get("seconds", [])
         if fault := _knot_fault(sizes, seconds):
             raise LogFormatError(f"{file}: {fault}")
         written = ("format", "size_bytes", "seconds", "seconds_per_byte_beyond")
@@ -215,7 +223,7 @@ def _bytes_of(nbytes: object) -> float:
         size = nbytes if isinstance(nbytes, float) else index(nbytes)  # type: ignore[arg-type]  # refused below
     except TypeError:
         size = None
-    if size is None or isinstance(nbytes, bool) or not 0 <= size or not isfinite(size):
+    if size is None or isinstance(nbytes, bool) or not isfinite(size) or size < 0:
         raise UnitError(f"found {show(nbytes)}, expected a number of bytes, 0 or more, or a text such as '64 MiB'")
     return size
 
@@ -224,7 +232,7 @@ def _knot_fault(sizes: object, seconds: object) -> str:
     """What is wrong with the knots of a file; empty where nothing is."""
     if not (isinstance(sizes, list) and isinstance(seconds, list) and len(sizes) == len(seconds)):
         return "found no size_bytes and seconds of one length, expected a list of each"
-    if any(type(size) is not int for size in sizes) or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
+    if any(type(size) is not int for size in sizes) or any(a >= b for a, b in pairwise(sizes)):
         return "found sizes that are no ascending whole numbers of bytes"
     if any(isinstance(s, bool) or not isinstance(s, (int, float)) or not 0 <= s < float("inf") for s in seconds):
         return "found seconds that are no numbers from 0 on"
