@@ -96,7 +96,7 @@ def cost(
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds of one call of a collective: what `run` predicts, read off a table that is kept, in microseconds.
+    """Seconds of one call of a collective: what `run` predicts, read off a table that is kept, so that asking is quick.
 
     `nbytes` is the nccl-tests size: of all_gather, reduce_scatter, gather and scatter the array of all ranks together.
     `ranks` is how many, the first of the machine, or a list of which, in their order; None: all. `machine` is the name
@@ -126,6 +126,11 @@ def cost_table(
 
     ``to_json`` and ``to_csv`` write all its knots, ``CostTable.from_json`` reads them. `warnings` says what the user
     should know of the sizes asked for so far.
+
+    >>> import commsim as cs
+    >>> table = cs.cost_table("send_recv", ranks=16, machine="hgx-h100-ndr400")
+    >>> table(64 * 2**20) == table("64 MiB") == cs.cost("send_recv", 64 * 2**20, 16, "hgx-h100-ndr400")
+    True
     """
     return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
 

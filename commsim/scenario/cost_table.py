@@ -54,12 +54,7 @@ class CostSource(Protocol):
 
 
 class CostTable:
-    """Seconds of one call by its bytes; `facts` say of which call, on what.
-
-    >>> import commsim as cs
-    >>> table = cs.cost_table("all_reduce", ranks=16, machine="hgx-h100-ndr400")
-    >>> table(64 * 2**20) == table("64 MiB") == cs.cost("all_reduce", 64 * 2**20, 16, "hgx-h100-ndr400")
-    True
+    """Seconds of one call by its bytes: called with them, it gives those; `facts` say of which call, on what.
 
     It pickles, and `to_json` and `to_csv` write all of it.
     """
