@@ -164,6 +164,8 @@ def _setting(
 def _document(machine: AnyMachine, asked: int | tuple[int, ...] | None, given: dict[str, Any]) -> tuple[Document, Path]:
     """The scenario of a question, and the folder that its files are relative to."""
     if isinstance(machine, Topology):  # which stands in for what would be built from this block
+        if isinstance(given.get("library"), Mapping) and "measured" in given["library"]:
+            raise ScenarioError("library.measured: found it with a Topology, expected a machine that a file describes")
         return Document(_NO_FILE, {"name": machine.name, "topology": {"preset": preset_names()[0]}, **given}), Path()
     if isinstance(machine, Setting):
         return _of_scenario(machine.document, given), machine.base_dir

@@ -17,6 +17,9 @@ from commsim.integrations import inductor
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+"""Of torch's own modules, which inductor imports."""
+
 MACHINE = "hgx-h100-ndr400"
 ROWS, BYTES = 1024, 1024 * 1024 * 2  # of a tensor of bfloat16
 

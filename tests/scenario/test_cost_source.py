@@ -151,6 +151,10 @@ QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": P
         ({"library": {"version": "2"}}, "cost library.version: found '2'"),
         ({"library": {"env": {"NCCL_ALGO": object()}}}, "expected plain values"),
         ({"library": "gloo", "ranks": 3}, "found 3 of the 8 of .* with library gloo, expected all"),
+        (
+            {"machine": load_preset("hgx-h100"), "library": {"measured": {"all_reduce": {"8B": "23us"}}}},
+            "library.measured: found it with a Topology",
+        ),
         ({"machine": {"topology": {"preset": PRESET}}, "mode": "single"}, "mode: found it beside a scenario"),
         (
             {"machine": {"topology": {"preset": PRESET, "nodes": 2}, "placement": {"nodes": [0]}}},
