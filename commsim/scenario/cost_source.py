@@ -38,6 +38,9 @@ AnyMachine: TypeAlias = str | Path | Mapping[str, Any] | Topology | Setting
 GroupRanks: TypeAlias = int | str | Sequence[int] | npt.NDArray[np.integer[Any]] | None
 """So many, the first of the machine; those listed, in their order (also as ``0 .. 31``); None: all."""
 
+KERNEL_STEP_BYTES = 16
+"""What sizes of the kernels of frameworks are multiples of (vLLM 0.20.1, SGLang 0.5.10; commsim/kernels/choice.py)."""
+
 _NO_FILE = "cost"
 """What stands in messages in the place of a file's name."""
 
@@ -54,9 +57,10 @@ class ModelSource:
     ranks: tuple[int, ...] | None
 
     @property
-    def item_bytes(self) -> int:
-        """As of CostSource."""
-        return self.work.item_bytes
+    def step_bytes(self) -> int:
+        """As of CostSource; the kernels of frameworks leave all that is no multiple of 16 B to NCCL."""
+        kernels = self.setting.library.name == "custom_all_reduce"
+        return max(self.work.item_bytes, KERNEL_STEP_BYTES if kernels else 1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -84,6 +88,7 @@ class ModelSource:
             "nodes": self.topology.nodes,
             "library": library.name,
             "library_version": library.version if library.name == "nccl" else None,
+            "framework": library.framework,
             "mode": setting.mode,
             "dtype": work.dtype,
             "redop": work.redop if work.collective in REDUCING else None,
@@ -200,11 +205,9 @@ def _of_block(block: dict[str, Any], asked: int | tuple[int, ...] | None, given:
         return document  # whose faults are told with all others
     one = _built(setting.topology, Path(), joined=False)
     nodes = -(-(asked if isinstance(asked, int) else max(asked) + 1) // one.world_size)
-    return document if nodes <= 1 or one.nodes > 1 else replace(document, data=_with_nodes(document.data, nodes))
-
-
-def _with_nodes(data: dict[str, Any], nodes: int) -> dict[str, Any]:
-    return {**data, "topology": {**data["topology"], "nodes": nodes}}
+    if nodes <= 1 or one.nodes > 1:
+        return document
+    return replace(document, data={**document.data, "topology": {**block, "nodes": nodes}})
 
 
 def _of_scenario(document: Document, given: dict[str, Any]) -> Document:
@@ -222,17 +225,25 @@ def _models() -> Cache:
     return Cache()
 
 
+@dataclass(frozen=True)
+class _Described:
+    """A description of a machine that names no file, and the same as text, by which it is looked up."""
+
+    text: str
+    spec: TopologySpec = field(compare=False)
+
+
 def _built(spec: TopologySpec, base_dir: Path, joined: bool) -> Topology:
-    """A topology, one for equal descriptions, whose models are shared; what may change, in files, is read anew."""
-    written = spec.model_dump_json(exclude_unset=True)
-    return (_built_as.__wrapped__ if '"path"' in written else _built_as)(written, base_dir, joined)
+    """A topology, one for equal descriptions, whose models are shared; what stands in files is read anew."""
+    text = spec.model_dump_json(exclude_unset=True)
+    if '"path"' in text:
+        return load_topology(spec, base_dir, joined=joined)
+    return _built_as(_Described(text, spec), joined)
 
 
 @lru_cache(maxsize=64)
-def _built_as(written: str, base_dir: Path, joined: bool) -> Topology:
-    from commsim.topology.spec import TopologySpec
-
-    return load_topology(TopologySpec.model_validate_json(written), base_dir, joined=joined)
+def _built_as(described: _Described, joined: bool) -> Topology:
+    return load_topology(described.spec, Path(), joined=joined)
 
 
 # -- the ranks ---------------------------------
@@ -278,7 +289,8 @@ def _ranks_on(topology: Topology, asked: int | tuple[int, ...] | None, setting: 
     if setting.library.name != "nccl":
         raise ScenarioError(
             f"ranks: found {len(ranks)} of the {n} of {topology.name} with library {setting.library.name}, "
-            "expected all of them: only the model of NCCL answers for a part of a machine"
+            "expected all of them: only the model of NCCL answers for a part of a machine; gpus_per_node describes "
+            "one of fewer GPUs"
         )
     return ranks
 

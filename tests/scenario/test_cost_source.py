@@ -15,6 +15,7 @@ from commsim.scenario.cost_source import shared_table
 from commsim.topology.presets import load_preset
 
 PRESET, SIZE = "hgx-h100-ndr400", 3_000_000
+SLOWER = {"nic_bandwidth": "200 Gb/s"}
 
 
 def of_run(collective: str = "all_reduce", **keys: Any) -> float:
@@ -25,7 +26,7 @@ def of_run(collective: str = "all_reduce", **keys: Any) -> float:
     return float(cs.run(scenario).to_frame()["time_us"][0]) / 1e6
 
 
-def near(seconds: float) -> Any:
+def near(seconds: float | list[float]) -> Any:
     """Within what a table may be off."""
     return pytest.approx(seconds, rel=0.005)
 
@@ -90,6 +91,23 @@ def test_the_library_the_mode_and_the_type_are_those_of_a_scenario() -> None:
         of_run(topology={"preset": PRESET}, workload=[item])
     )
     assert cs.cost("all_reduce", SIZE, 8, PRESET, redop="prod") != cs.cost("all_reduce", SIZE, 8, PRESET)
+
+
+def test_kernels_of_a_framework_have_a_cost_of_whole_packs() -> None:
+    machine = {"preset": "hgx-h100", "gpus_per_node": 4}
+    library = {"name": "custom_all_reduce", "framework": "vllm"}
+    costs = [cs.cost("all_reduce", size, None, machine, library=library) for size in (1 << 20, 3_145_776, 4)]
+    item = {"collective": "all_reduce", "sizes": ["16 B", "1 MiB", "3145776 B"]}
+    run = cs.run({"name": "k", "topology": machine, "library": library, "workload": [item]}).to_frame()["time_us"] / 1e6
+    assert costs == near([run[1], run[2], run[0]])
+
+
+def test_knobs_of_a_machine_count() -> None:
+    half = cs.cost("all_gather", SIZE, 16, {"preset": PRESET, **SLOWER})
+    topology = {"preset": PRESET, "nodes": 2, **SLOWER}
+    assert half == near(of_run("all_gather", topology=topology))
+    slow, quick = (cs.cost("all_gather", "1 GiB", 16, {"preset": PRESET, **knob}) for knob in (SLOWER, {}))
+    assert slow > 1.5 * quick
 
 
 def test_a_scenario_keeps_its_placement() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import commsim as cs
 from commsim.errors import CommsimError, LogFormatError, UnitError
-from commsim.scenario.cost_table import LAST_KNOT, CostTable
+from commsim.scenario.cost_table import LAST_KNOT, MOST_KNOTS, CostTable
 
 MACHINES: dict[str, tuple[str, int, str]] = {
     "ring and NVLS in a node": ("hgx-h100", 1, "all_reduce"),
@@ -34,7 +34,7 @@ class Steps:
 
     at: int
     by: float = 2e-6
-    item_bytes: int = 4
+    step_bytes: int = 4
     warnings: tuple[str, ...] = ()
     asked: list[int] = field(default_factory=list)
 
@@ -99,6 +99,18 @@ def test_a_jump_of_half_a_percent_is_not_missed_however_narrow() -> None:
     assert [table(size) for size in ((5 << 20) - 4, 5 << 20)] == [
         pytest.approx(Steps(5 << 20, by=50e-6).seconds(size), rel=1e-12) for size in ((5 << 20) - 4, 5 << 20)
     ]
+
+
+def test_a_model_that_jumps_at_every_other_size_ends_and_says_so() -> None:
+    class Comb(Steps):
+        def seconds(self, nbytes: int) -> float:
+            return 1e-6 if nbytes % 8 else 2e-6
+
+    table = CostTable({}, Comb(0))
+    assert table(5_000_000) in (pytest.approx(1e-6), pytest.approx(2e-6))
+    assert table.warnings == ("from 4194304 to 5242880 B the time jumps too often for a table",)
+    assert MOST_KNOTS < len(table._cell(4 * 20)[0]) < 2 * MOST_KNOTS
+    assert not CostTable({}, Steps(5000)).warnings
 
 
 @settings(max_examples=30)
