@@ -147,6 +147,39 @@ def test_costs_of_inductors_own_graph_reach_its_scheduler(traced: Any, monkeypat
     assert sorted(times) == pytest.approx(sorted(expected()), rel=1e-3)
 
 
+def test_the_pass_that_hides_collectives_asks_for_costs(
+    groups: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two shards of weights are gathered into one bucket, whose cost the pass takes from commsim."""
+    import torch.utils._runtime_estimation as roofline
+    from torch._inductor.fx_passes.overlap_scheduling import schedule_overlap_bucketing
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    ops, world = torch.ops._c10d_functional, groups["world"]
+
+    def step(x: Any, first: Any, second: Any) -> Any:
+        for shard in (first, second):
+            x = x @ ops.wait_tensor(ops.all_gather_into_tensor(shard, 16, world))
+        return x
+
+    shard = torch.empty(64, 1024)
+    # The rate of memory, which torch asks Triton for where there is a GPU: it is of the products, not of collectives.
+    monkeypatch.setattr(roofline, "get_gpu_dram_gbps", lambda: 3000)
+    costs, asked = inductor.InductorCosts(MACHINE), []
+    of_fx_node = costs.of_fx_node
+
+    def spy(node: Any, *given: Any, **named: Any) -> float:
+        asked.append((node.target.name().partition("::")[2], of_fx_node(node, *given, **named)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(costs, "of_fx_node", spy)
+    with warnings.catch_warnings(), costs:
+        warnings.simplefilter("ignore")
+        schedule_overlap_bucketing(make_fx(step, tracing_mode="fake")(torch.empty(1024, 1024), shard, shard.clone()))
+    bucket = 1e3 * cs.cost("all_gather", 2 * 16 * 64 * 1024 * 4, 16, {"preset": MACHINE, "nodes": 2})
+    assert set(asked) == {("all_gather_into_tensor_out", bucket)}
+
+
 def test_sends_and_receives_at_once_count_what_is_sent(groups: dict[str, str]) -> None:
     from torch._inductor.comm_analysis import get_collective_type_from_kernel_name
 
