@@ -1,6 +1,6 @@
 """Torch inductor's own estimate of a collective against commsim's, on the same published calls.
 
-    PYTHONPATH=. python validation/inductor.py [FOLDER ...]
+    python validation/inductor.py [FOLDER ...]
 
 The logs are those of `validation/measured`, `silicon` and `outside` of the collectives that inductor has a formula for,
 on two ranks or more, not known degraded. Inductor's `estimate_nccl_collective_runtime_impl` (torch 2.13.0) is told the
