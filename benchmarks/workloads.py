@@ -143,6 +143,22 @@ def _program(nbytes: Any, route: Any, after: Any, ptr: Any, links: Any, count: i
     )
 
 
+def _costs() -> Callable[[], float]:
+    """20,000 calls on a group of four GPUs of a node, sizes even in their logarithm; the table is there already."""
+    import commsim
+
+    sizes = np.exp2(np.random.default_rng(0).uniform(3, 34, 1000)).astype(np.int64).tolist()
+    ranks = [0, 2, 4, 6]
+
+    def run() -> float:
+        for _ in range(20):
+            for size in sizes:
+                commsim.cost("all_gather", size, ranks, "hgx-h100-ndr400", dtype="bfloat16")
+        return 20.0 * len(sizes)
+
+    return run
+
+
 def _simulated(make: Callable[[], Program], **how: Any) -> Callable[[], Callable[[], float]]:
     def prepare() -> Callable[[], float]:
         program = make()
@@ -432,4 +448,5 @@ WORKLOADS = [
         20.0,
         2048,
     ),
+    Workload("cost", "calls of commsim.cost, warm, a size each: at most 50 us a call", "kop/s", 20.0, _costs),
 ]

@@ -1,8 +1,11 @@
 from commsim.api import Compared as Compared
+from commsim.api import CostTable as CostTable
 from commsim.api import Planned as Planned
 from commsim.api import Result as Result
 from commsim.api import Swept as Swept
 from commsim.api import compare as compare
+from commsim.api import cost as cost
+from commsim.api import cost_table as cost_table
 from commsim.api import plan as plan
 from commsim.api import plot as plot
 from commsim.api import run as run

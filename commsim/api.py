@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
 from commsim.report.answers import Compared, Planned, Swept
+from commsim.scenario.cost_source import AnyMachine, GroupRanks, shared_table
+from commsim.scenario.cost_source import cost_table as table_of
+from commsim.scenario.cost_table import CostTable
 from commsim.scenario.load import check_document, find_scenario, load_scenarios
 from commsim.scenario.result import Result
 from commsim.scenario.run import run as run_scenario
@@ -18,10 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compared",
+    "CostTable",
     "Planned",
     "Result",
     "Swept",
     "compare",
+    "cost",
+    "cost_table",
     "plan",
     "plot",
     "run",
@@ -77,6 +83,56 @@ def compare(prediction: Result | str | Path, *measured: str | Path, what_if: boo
         place = Path(prediction) if Path(prediction).exists() else find_scenario(str(prediction))
         sources, curves = sort_files([place, *map(Path, measured)])
     return Compared(tuple(judged(source, verdict, what_if) for source, verdict in pairs(sources, curves)))
+
+
+def cost(
+    collective: str,
+    nbytes: float | str,
+    ranks: GroupRanks,
+    machine: AnyMachine,
+    *,
+    dtype: str = "float32",
+    redop: str = "sum",
+    mode: str | None = None,
+    library: str | Mapping[str, Any] | None = None,
+) -> float:
+    """Seconds of one call of a collective: what `run` predicts, read off a table that is kept, so that asking is quick.
+
+    `nbytes` is the nccl-tests size: of all_gather, reduce_scatter, gather and scatter the array of all ranks together.
+    `ranks` is how many, the first of the machine, or a list of which, in their order; None: all. `machine` is the name
+    of a preset, a file of a topology or of one scenario, what such a file holds as a mapping, or a Topology; one that
+    does not say how many nodes it has gets as many as the ranks need. `library` and `mode` are as in a scenario.
+    Raises CommsimError with what was found and expected.
+
+    >>> import commsim as cs
+    >>> one, two = (cs.cost("all_reduce", "64 MiB", ranks, "hgx-h100-ndr400") for ranks in (8, 16))
+    >>> 100e-6 < one < two < 1e-3
+    True
+    """
+    return shared_table(collective, ranks, machine, dtype, redop, mode, library)(nbytes)
+
+
+def cost_table(
+    collective: str,
+    ranks: GroupRanks,
+    machine: AnyMachine,
+    *,
+    dtype: str = "float32",
+    redop: str = "sum",
+    mode: str | None = None,
+    library: str | Mapping[str, Any] | None = None,
+) -> CostTable:
+    """The table that `cost` reads, to be called with bytes, pickled, or written for other programs.
+
+    ``to_json`` and ``to_csv`` write all its knots, ``CostTable.from_json`` reads them. `warnings` says what the user
+    should know of the sizes asked for so far.
+
+    >>> import commsim as cs
+    >>> table = cs.cost_table("send_recv", ranks=16, machine="hgx-h100-ndr400")
+    >>> table(64 * 2**20) == table("64 MiB") == cs.cost("send_recv", 64 * 2**20, 16, "hgx-h100-ndr400")
+    True
+    """
+    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
 
 
 def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:

@@ -25,6 +25,7 @@ LETTER = 6.0  # pixels of a letter at 11 pixels
 PLACES = {
     "__main__": (0.2, 2.9),
     "api": (9.0, 11.8),
+    "integrations": (4.2, 7.9),
     "cli": (0.2, 11.8),
     "lab": (9.1, 11.8),
     "report": (2.4, 8.9),

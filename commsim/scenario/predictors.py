@@ -97,7 +97,16 @@ def survived(scenario: Setting, nodes: Collection[int] | None = None) -> list[st
 
 
 class NcclRows(RowPredictor):
-    def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache) -> None:
+    """Rows of NCCL's model: of the `ranks` given, else of those that the scenario places."""
+
+    def __init__(
+        self,
+        scenario: Setting,
+        topology: Topology,
+        work: CollectiveSpec,
+        cache: Cache,
+        ranks: tuple[int, ...] | None = None,
+    ) -> None:
         from commsim.scenario.params import nccl_parameters
         from commsim.scenario.setting import nccl_graphs
 
@@ -105,7 +114,12 @@ class NcclRows(RowPredictor):
         topology = varied(scenario, topology)
         switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
         where = placed(scenario.placement, scenario.free_path(), scenario.document, topology)
-        super().__init__(work, topology, in_network=switches, ranks=None if where is None else where.ranks)
+        nodes = None if where is None else where.nodes
+        if ranks is None and where is not None:
+            ranks = where.ranks
+        elif ranks is not None:
+            nodes = tuple(set(topology.rank_node[list(ranks)].tolist()))
+        super().__init__(work, topology, in_network=switches, ranks=ranks)
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(
@@ -124,11 +138,7 @@ class NcclRows(RowPredictor):
             self.ranks,
         )
         self._own = own
-        self.model.warnings += [
-            text
-            for text in survived(scenario, None if where is None else where.nodes)
-            if text not in self.model.warnings
-        ]
+        self.model.warnings += [text for text in survived(scenario, nodes) if text not in self.model.warnings]
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
@@ -156,6 +166,10 @@ class NcclRows(RowPredictor):
         if self.work.collective in POINT_TO_POINT:
             return super().choose(size)
         return self.model.choose(self.work.collective, size)
+
+    def seconds(self, size: int) -> float:
+        """As of the RowPredictor."""
+        return self.model.predict(self.work.collective, size).time_s + self._late
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)
@@ -219,12 +233,21 @@ class GlooRows(RowPredictor):
 
 
 def row_predictor(
-    scenario: Setting, topology: Topology, work: CollectiveSpec, cache: Cache, pace: Pace | None = None
+    scenario: Setting,
+    topology: Topology,
+    work: CollectiveSpec,
+    cache: Cache,
+    pace: Pace | None = None,
+    *,
+    ranks: tuple[int, ...] | None = None,
 ) -> RowPredictor:
-    """What predicts the rows of one workload item on a topology, at another pace than the machine's if one is given."""
+    """What predicts the rows of one workload item on a topology, at another pace than the machine's if one is given.
+
+    Of NCCL's model it may be asked of some `ranks` of the machine, in their order.
+    """
     predictor: RowPredictor
     if scenario.library.name == "nccl":
-        predictor = NcclRows(scenario, topology, work, cache)
+        predictor = NcclRows(scenario, topology, work, cache, ranks)
     elif scenario.library.name == "gloo":
         predictor = GlooRows(scenario, topology, work)
     elif scenario.library.name == "custom_all_reduce":

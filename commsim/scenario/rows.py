@@ -79,6 +79,10 @@ class RowPredictor:
         row = self(size)
         return (row.algorithm, row.protocol) if row.protocol else (row.algorithm,)
 
+    def seconds(self, size: int) -> float:
+        """The time of the row of a size, without the rest of it."""
+        return self(size).time_s
+
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes."""
         raise NotImplementedError

@@ -1,0 +1,76 @@
+"""``commsim cost``: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fresh import fresh
+from typer.testing import CliRunner
+
+import commsim as cs
+from commsim.cli import app
+from commsim.errors import CommsimError
+from commsim.units import format_bytes, format_time
+
+ASKED = ["cost", "send_recv", "64MiB", "8 B .. 32 B x2", "--on", "hgx-h100-ndr400", "-n"]
+
+
+def test_it_prints_a_line_for_each_size() -> None:
+    done = CliRunner().invoke(app, [*ASKED, "16"])
+    costs = {s: cs.cost("send_recv", s, 16, "hgx-h100-ndr400") for s in (64 << 20, 8, 16, 32)}
+    expected = [f"{format_bytes(size)} {format_time(seconds)}" for size, seconds in costs.items()]
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == expected
+    assert "2.26.2 is assumed" in done.stderr
+
+
+def test_ranks_may_be_listed_and_the_answer_be_json() -> None:
+    done = CliRunner().invoke(app, [*ASKED, "0 .. 8 +8", "--json"])
+    document = json.loads(done.stdout)
+    assert document["ranks"] == [0, 8]
+    assert document["size_bytes"] == [64 << 20, 8, 16, 32]
+    assert document["seconds"][0] == cs.cost("send_recv", 64 << 20, [0, 8], "hgx-h100-ndr400")
+
+
+def test_tables_are_written_in_either_form(tmp_path: Path) -> None:
+    asked = ["cost", "send_recv", "--on", "hgx-h100", "--out"]
+    written = [tmp_path / "table.json", tmp_path / "table.csv"]
+    for path in written:
+        assert CliRunner().invoke(app, [*asked, str(path)]).stdout.startswith(f"# wrote {path}")
+    table = cs.CostTable.from_json(written[0])
+    assert table("1 MiB") == cs.cost("send_recv", "1 MiB", None, "hgx-h100")
+    assert len(written[1].read_text().splitlines()) == len(table.knots()[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["all_reduce", "--on", "hgx-h100"], "found no sizes and no --out"),
+        (["all_reduce", "8", "--on", "hgx-h100"], "found the bare number '8'"),
+        (["allreduce", "8B", "--on", "hgx-h100"], "did you mean 'all_reduce'"),
+        (["all_reduce", "8B", "--on", "hgx-h101"], "did you mean 'hgx-h100'"),
+        (["all_reduce", "8B", "--on", "hgx-h100", "-n", "x"], "ranks: found 'x'"),
+        (["all_reduce", "8B", "--on", "hgx-h100", "-n", "0"], "ranks: found 0"),
+        (["all_reduce", "8B", "--on", "hgx-h100", "--dtype", "float"], "did you mean 'float32'"),
+        (["all_reduce", "8B", "--on", "hgx-h100", "--out", "t.txt"], "--out: found 't.txt'"),
+    ],
+)
+def test_bad_input_is_refused(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["cost", *arguments])
+    assert isinstance(done.exception, CommsimError)
+    assert message in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_bad_input_ends_in_status_2_without_a_traceback() -> None:
+    done = fresh("cost", "all_reduce", "8B", "--on", "hgx-h101")
+    assert (done.status, done.printed) == (2, "")
+    assert "did you mean 'hgx-h100'" in done.said
+    assert "Traceback" not in done.said
+
+
+def test_the_machine_must_be_named() -> None:
+    done = CliRunner().invoke(app, ["cost", "all_reduce", "8B"])
+    assert done.exit_code == 2
+    assert "Missing option '--on'" in done.stderr
