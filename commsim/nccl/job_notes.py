@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commsim.nccl.environment import OF_REGISTERED, unheeded
+from commsim.nccl.environment import MEMORY_ENV, OF_REGISTERED, unheeded
 from commsim.nccl.machine import GDR, far_nics
 from commsim.nccl.nodes import Nodes
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -39,7 +39,8 @@ def job_notes(
     yield from unheeded(env)
     if registered == "none":
         for name in sorted(name for name in env if name in OF_REGISTERED):
-            yield f"{name} has no effect without library.registered: buffer or window"
+            of_times = " on times" if name in MEMORY_ENV else ""
+            yield f"{name} has no effect{of_times} without library.registered: buffer or window"
     if system.nodes > 1 and system.tree.inter_gbps <= SIMPLE_ORDER_GBPS:
         yield (
             f"NCCL {format_version(version)} finds no trees on these nodes (its log: could not find a path "

@@ -122,9 +122,11 @@ def communicator_memory(
     """The memory of a rank of a model's communicator after calls of (collective, algorithm), in this order.
 
     Without a rank, of the one whose GPU has most. Of a communicator of many nodes a smaller one stands for it; nodes of
-    several kinds are each taken as if all were. ``windows``: it has registered one (2.27 and later).
+    several kinds are each taken as if all were. ``windows``: it has registered one (2.27 and later), as it has
+    where the model's calls are on windows.
     """
     most: CommunicatorMemory | None = None
+    windows = windows or model.options.registered == "window"
     calls = tuple(dict.fromkeys(calls))
     for kind in range(len(model.nodes.kinds)):
         of = Connections(model, kind)

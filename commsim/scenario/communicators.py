@@ -74,7 +74,8 @@ def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
         env = scenario.nccl_env(work)
         key = tuple(sorted(env.items()))
         if key not in models:
-            options = Options(version, env, operation=work.operation, graphs=graphs)
+            registered = scenario.library.registered
+            options = Options(version, env, operation=work.operation, graphs=graphs, registered=registered)
             models[key] = Predictor(topology, options, None, ranks)
         model, mine = models[key], calls.setdefault(key, [])
         if work.collective not in FUNCTIONS:
