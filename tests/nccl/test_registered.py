@@ -12,6 +12,8 @@ from machines import machine
 
 from commsim.bounds import lower_bound_s
 from commsim.nccl.environment import OF_REGISTERED
+from commsim.nccl.memory import WINDOW as MEMORY_OF_WINDOWS
+from commsim.nccl.memory import communicator_memory
 from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.nccl.registered import policy
@@ -42,7 +44,7 @@ def test_nothing_changes_unless_buffers_are_registered(preset: str) -> None:
         for nbytes in (8, 64 * 1024, 16 * MIB, 1 << 30):
             assert plain.predict(collective, nbytes) == other.predict(collective, nbytes)
     assert plain.warnings == []
-    assert sum("without library.registered: buffer or window" in text for text in other.warnings) == len(OF_REGISTERED)
+    assert sum("without library.registered" in text for text in other.warnings) == len(OF_REGISTERED)
 
 
 @pytest.mark.parametrize(
@@ -253,3 +255,19 @@ def test_a_window_that_nccl_has_no_kernel_for_is_a_registered_buffer() -> None:
 def test_releases_after_those_read_are_warned_of() -> None:
     model = of("hgx-h100", replace(WINDOW, version=(2, 31, 2)))
     assert any("2.31.2 is outside the versions modelled" in text for text in model.warnings)
+
+
+def test_windows_take_memory_and_connect_no_ring() -> None:
+    """10 MiB on 8 ranks (`tests/nccl/test_communicator_memory.py`), and none where buffers are not in windows."""
+    model = of("hgx-h100", WINDOW)
+    calls = [("all_reduce", model.choose("all_reduce", MIB)[0])]
+    held = communicator_memory(model, calls)
+    assert held.gpu_at(MEMORY_OF_WINDOWS) == 10 * MIB
+    assert "ring connections" not in {each.kind for each in held.held}
+    assert communicator_memory(of("hgx-h100", BUFFER), calls).gpu_at(MEMORY_OF_WINDOWS) == 0
+
+
+def test_variables_that_count_for_memory_alone_say_so() -> None:
+    warnings = of("hgx-h100", Options(env={"NCCL_CUMEM_ENABLE": "0", "NCCL_WIN_ENABLE": "0"})).warnings
+    assert "NCCL_CUMEM_ENABLE has no effect on times without library.registered: buffer or window" in warnings
+    assert "NCCL_WIN_ENABLE has no effect without library.registered: buffer or window" in warnings
