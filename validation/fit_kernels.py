@@ -4,7 +4,7 @@
     python validation/fit_kernels.py --ablation   also the errors without each parameter
     python validation/fit_kernels.py --write      also write the values
 
-Reads validation/silicon/custom_all_reduce.csv. `study.kernel_fit` has the fit, `study.kernels` the errors. The band is
+Reads validation/kernels/custom_all_reduce.csv. `study.kernel_fit` has the fit, `study.kernels` the errors. The band is
 that of rows whose GPU was left out: the tenth and the ninetieth of a hundred ratios of measured to predicted time.
 """
 

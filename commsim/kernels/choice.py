@@ -22,7 +22,7 @@ MEASURED_RELEASES: Mapping[Framework, tuple[Release, Release]] = {
     "sglang": ((0, 5, 9), (0, 5, 14)),
     "tensorrt_llm": ((1, 0, 0), (1, 3, 0)),
 }
-"""The oldest and the newest that rows are of (validation/silicon/custom_all_reduce.csv)."""
+"""The oldest and the newest that rows are of (validation/kernels/custom_all_reduce.csv)."""
 
 NEVER, ALWAYS = 0, 1 << 62
 

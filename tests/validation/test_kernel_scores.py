@@ -205,6 +205,7 @@ def test_contests_are_among_nccl_and_kernels_of_the_same_call(scores: KernelScor
     assert all(c.nbytes <= 128 << 20 for c in some)
 
 
+@pytest.mark.slow
 def test_the_shipped_parameters_are_those_of_the_fit(rows: tuple[KernelRow, ...]) -> None:
     v = dict(fitted(design(with_facts(rows))))
     v["band.low"], v["band.high"] = fit_kernels.band(rows)

@@ -1,6 +1,6 @@
 """Measured all-reduces of serving frameworks: a row each, with the kernel that the framework runs by its rules.
 
-The columns are those of ``validation/silicon/custom_all_reduce.csv``: `message_size` counts elements, `latency` is
+The columns are those of ``validation/kernels/custom_all_reduce.csv``: `message_size` counts elements, `latency` is
 milliseconds. What can't be predicted is counted by device with the reason.
 """
 
@@ -23,7 +23,7 @@ from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator_of_board
 from study.paths import VALIDATION
 
-PROJECT = VALIDATION / "silicon" / "custom_all_reduce.csv"
+PROJECT = VALIDATION / "kernels" / "custom_all_reduce.csv"
 
 COLUMNS = ("framework", "version", "device", "kernel_source", "allreduce_dtype", "num_gpus", "message_size", "latency")
 

@@ -52,7 +52,7 @@ def page(figures: Mapping[str, Any]) -> str:
         "predicted: [Custom all-reduce](guides/custom-all-reduce.md).",
         "",
         f"{figures['n_scored']:,} rows of vLLM, SGLang and TensorRT-LLM on 2, 4 and 8 GPUs, 256 B to 1 GiB, in CUDA "
-        "graphs and called from Python, which NVIDIA measured (`validation/silicon/custom_all_reduce.csv`). The error "
+        "graphs and called from Python, which NVIDIA measured (`validation/kernels/custom_all_reduce.csv`). The error "
         "is |predicted time / measured time - 1|; medians in percent. Where a framework falls back to NCCL, NCCL's "
         "model answers, which no row of the table was fitted to.",
         "",
