@@ -24,6 +24,7 @@ from commsim.training.accelerator import accelerator_of_board
 from study.paths import VALIDATION
 
 PROJECT = VALIDATION / "kernels" / "custom_all_reduce.csv"
+NCCL_CURVES = VALIDATION / "silicon"
 
 COLUMNS = ("framework", "version", "device", "kernel_source", "allreduce_dtype", "num_gpus", "message_size", "latency")
 

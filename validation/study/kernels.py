@@ -17,7 +17,7 @@ import numpy.typing as npt
 from commsim.kernels.predict import kernel_values
 from commsim.training.compute import Values
 from study.kernel_fit import Float64, design, fitted, predicted, with_facts
-from study.kernel_rows import MACHINES, PROJECT, KernelRow, KernelTable, nccl_seconds, read_table
+from study.kernel_rows import MACHINES, NCCL_CURVES, PROJECT, KernelRow, KernelTable, nccl_seconds, read_table
 from study.log import read_logs
 
 WAYS = ("as_fitted", "gpu_left_out", "count_left_out", "three_sizes_known")
@@ -123,7 +123,7 @@ class Contest:
         return self.measured[self.chosen] / min(self.measured.values()) - 1.0
 
 
-def contests(scores: KernelScores, folder: Path = PROJECT.parent) -> list[Contest]:
+def contests(scores: KernelScores, folder: Path = NCCL_CURVES) -> list[Contest]:
     """Sizes at which NCCL by nccl-tests was measured, and the kernels of frameworks in graphs, on the same GPUs.
 
     Of every framework the newest release that was measured there, where it does not itself fall back to NCCL.
