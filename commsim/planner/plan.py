@@ -262,7 +262,8 @@ def simulate(
         made = communicators_of(calls, program.mesh, machine.topology.gpu.sm, version)
         memory = made.beside(spec.framework)(choice.memory)
         if not memory.fits:
-            other = answer.rankings[machine.title].instead([r for m, r in waiting if m is machine])
+            ranking = answer.rankings.get(machine.title)
+            other = ranking.instead([r for m, r in waiting if m is machine]) if ranking is not None else None
             waiting += [(machine, other)] if other is not None and len(waiting) < most else []
             continue
         choice = replace(choice, memory=memory, seconds=run.step_s, causes=run.breakdown(), simulated=True)
