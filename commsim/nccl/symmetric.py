@@ -173,7 +173,7 @@ def why_not(
 def _misnamed(
     system: System, version: Version, env: Mapping[str, str], collective: str, operation: Operation
 ) -> str:  # fmt: skip
-    """What is wrong with the name in NCCL_SYM_KERNEL, which NCCL compares whole (kernelMask_user), and what is right."""
+    """What is wrong with NCCL_SYM_KERNEL, which NCCL compares with whole names (kernelMask_user), and what is right."""
     named = env[KERNEL].strip()
     known = any(k.name == named and k.collective == collective for k in kernels(version))
     wrong = "names a kernel that this machine does not have"
