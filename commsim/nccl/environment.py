@@ -58,6 +58,9 @@ MODELLED_ENV: dict[str, str] = {
 OF_REGISTERED = tuple(name for name in MODELLED_ENV if "registered" in MODELLED_ENV[name])
 """Those without effect unless the buffers of the calls are registered."""
 
+BUFFERS = ("NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE")
+"""Variables that size the buffers of a connection."""
+
 MEMORY_ENV: dict[str, str] = {
     "NCCL_LL_BUFFSIZE": "buffer of a connection for LL",
     "NCCL_LL128_BUFFSIZE": "buffer of a connection for LL128",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commsim.nccl.environment import MEMORY_ENV, OF_REGISTERED, unheeded
+from commsim.nccl.environment import BUFFERS, MEMORY_ENV, OF_REGISTERED, unheeded, whole
 from commsim.nccl.machine import GDR, far_nics
 from commsim.nccl.nodes import Nodes
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
@@ -37,6 +37,9 @@ def job_notes(
         if reason := why_not(topology, env):
             yield f"{TUNER_PLUGIN} has no effect: {reason}"
     yield from unheeded(env)
+    for name in BUFFERS:
+        if whole(env, name) == 0:
+            yield f"{name}=0 asks for buffers of no bytes, by which nothing could be sent: the default is taken"
     if registered == "none":
         for name in sorted(name for name in env if name in OF_REGISTERED):
             times = " on times" if name in MEMORY_ENV else ""

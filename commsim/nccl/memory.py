@@ -51,6 +51,10 @@ _DIRECT_RANKS = 8
 _NVLS_SYNC = 2 << 20
 """Beside each buffer of NVLS, of its head and tail, up to 2.21 (src/transport/nvls.cc, NVLS_MEM_ALIGN_SIZE)."""
 
+_NVLS_OF_ALL: tuple[Version, Version] = ((2, 20, 0), (2, 28, 0))
+"""From the first to below the second NVLS has peers and credits (up to 2.21 buffers too) for every channel of
+collectives, else for its own (src/transport/nvls.cc, ncclNvlsSetup of 2.18.3, 2.19.3, 2.20.3 to 2.27.7 and 2.28.3)."""
+
 _PEER = (((2, 19, 0), 608),)
 """Bytes of a peer's four ncclConnInfo on the device: 384 of 2.18.3, 608 of 2.26.2 (src/include/device.h)."""
 
@@ -142,7 +146,7 @@ def _held(of: Connections, rank: int, calls: Sequence[tuple[str, str]], windows:
     own = RankConnections(rank, of)
     yield Held("structures", INIT, _structures(of), _fifo(of))
     if of.nvls and of.version >= (2, 22, 0):
-        yield Held("NVLS credits", INIT, of.size.big(of.channels * 2 * 64 * heads(of.system)), 0)
+        yield Held("NVLS credits", INIT, of.size.big(_set_up(of) * 2 * 64 * heads(of.system)), 0)
     eager = [] if of.size.at_use else _at_init(of)
     for algorithm in eager:
         yield from _algorithm(own, algorithm, INIT)
@@ -257,9 +261,14 @@ def _pool(of: Connections) -> int:
     return of.size.big(of.p2p * _SHARED_STEPS * of.size.p2p_chunk)
 
 
+def _set_up(of: Connections) -> int:
+    """Channels that have what NVLS sets up."""
+    return of.channels if _NVLS_OF_ALL[0] <= of.version < _NVLS_OF_ALL[1] else of.nvls
+
+
 def _nvls(of: Connections) -> int:
     """Bytes of the buffers of NVLS: two of each channel and head (src/transport/nvls.cc, ncclNvlsBufferSetup)."""
-    blocks = of.nvls * 2 * heads(of.system)
+    blocks = (_set_up(of) if of.version < (2, 22, 0) else of.nvls) * 2 * heads(of.system)
     if of.version < (2, 21, 0):
         return of.size.big(blocks * (of.size.simple + _NVLS_SYNC))
     chunk = STEPS * of.system.nvls_chunk
@@ -286,7 +295,7 @@ def _structures(of: Connections) -> int:
     if of.version >= _RANK_MAP_SINCE:
         arrays.append((1, 4 * ranks))
     if of.nvls:
-        arrays.append((of.channels if of.version >= (2, 22, 0) else of.nvls, of.local * peer))
+        arrays.append((_set_up(of), of.local * peer))
     if of.system.collnet:
         arrays.append((of.channels, peer))
     return of.size.arrays(arrays)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from commsim.collectives.semantics import DIVIDED, ITEM_BYTES, RING_PASSES
 from commsim.nccl.channels import shrink
 from commsim.nccl.environment import whole
-from commsim.nccl.operation import Operation
+from commsim.nccl.operation import Operation, passed_over
 from commsim.nccl.protocols import PROTOCOLS, heads
 from commsim.nccl.symmetric import COLLECTIVES, Domain, SymmetricChoice, domain_of, pick, why_not
 from commsim.nccl.system import System
 from commsim.nccl.version import Version, format_version
 from commsim.topology.graph import Topology
+from commsim.units import GIB
 
 REGISTERED = ("none", "buffer", "window")
 
@@ -37,6 +38,15 @@ _COPIES_UNASKED: Version = (2, 29, 0)
 
 _COPY_ELEMENTS = 8 << 20
 """Elements of a rank above which (NCCL_SYM_CE_THRESHOLD)."""
+
+MEASURED_TO: dict[tuple[str, str], int] = {
+    ("hopper", "all_reduce"): int(4 * GIB),
+    ("hopper", "all_gather"): 128 << 20,
+    ("hopper", "reduce_scatter"): 32 << 20,
+    ("blackwell", "all_reduce"): int(8 * GIB),
+}
+"""Largest size with a published time of kernels on symmetric memory, by generation of the GPUs and collective
+(validation/registered)."""
 
 _NVLS_SINCE: Version = (2, 19, 0)
 _BY_HEADS: Version = (2, 27, 0)
@@ -148,7 +158,9 @@ class Registration:
             plain = self._no_nvls(collective)
             if against:
                 rest = (
-                    f"and as registered buffers they change nothing: {plain}" if plain else "NVLS works on the buffers"
+                    f"and as registered buffers they change nothing: {plain}"
+                    if plain
+                    else "as registered buffers they change the sizes that NVLS runs, and no others"
                 )
                 notes.append(
                     f"library.registered: window has no kernels of its own for {collective}: {against}; {rest}"
@@ -164,6 +176,9 @@ class Registration:
             return f"NCCL {format_version(self.version)} uses them for the network alone"
         if collective not in COLLECTIVES or system.nvls is None or whole(self.env, "NCCL_NVLS_ENABLE") == 0:
             return "NCCL writes straight into them, which published runs gain nothing from"
+        across = "nvls_tree" if system.nodes > 1 else "nvls"
+        if reason := passed_over(system, collective, across, self.version, self.operation):
+            return f"NVLS does not run it, for {reason}"
         if system.nodes > 1:
             return "over nodes NVLSTree works on them with fewer channels, which is not timed apart"
         if not self.own_process:

@@ -165,12 +165,22 @@ def why_not(
         return f"NCCL {format_version(version)} has these kernels inside one NVLink domain{also}"
     if collective != "all_gather" and not _adds(operation, version):
         return f"these kernels do no {operation}: sums of float32, float16, bfloat16 and float8 alone"
-    named = env.get(KERNEL, "").strip()
-    if named and named != "^" and not any(k.name == named and k.collective == collective for k in kernels(version)):
-        return f"{KERNEL}={named[:40]} names no kernel of {collective} in NCCL {format_version(version)}"
     if not open_kernels(system, version, env, collective, 1, operation):
-        return f"{KERNEL}={named[:40]} names a kernel that this machine does not have"
+        return _misnamed(system, version, env, collective, operation)
     return ""
+
+
+def _misnamed(
+    system: System, version: Version, env: Mapping[str, str], collective: str, operation: Operation
+) -> str:  # fmt: skip
+    """What is wrong with NCCL_SYM_KERNEL, which NCCL compares with whole names (kernelMask_user), and what is right."""
+    named = env[KERNEL].strip()
+    known = any(k.name == named and k.collective == collective for k in kernels(version))
+    wrong = "names a kernel that this machine does not have"
+    if not known:
+        wrong = f"names no kernel of {collective} in NCCL {format_version(version)}"
+    others = open_kernels(system, version, {**env, KERNEL: ""}, collective, 1, operation)
+    return f"{KERNEL}={named[:40]} {wrong}, expected one of {', '.join(k.name for k in others)}"
 
 
 def _unsupported(system: System, domain: Domain, version: Version, env: Mapping[str, str]) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commsim.errors import CommsimError
 from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.memory import CommunicatorMemory, communicator_memory, kernel_bytes
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import parse_version
 from commsim.scenario.item import Item
+from commsim.scenario.training import accelerator_of
 from commsim.scenario.training_result import TrainingItem
+from commsim.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from commsim.scenario.result import Result
     from commsim.scenario.run import Prepared
+    from commsim.topology.graph import Topology
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class CommunicatorUse:
 
     of: str
     memory: CommunicatorMemory
+    part: str = "the collectives"  # what else is on the same GPU
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -58,7 +63,25 @@ def communicators_of_scenario(prepared: Prepared, result: Result) -> Communicato
     notes = tuple(f"the communicators of {kind} are not counted" for kind in others)
     version = parse_version(scenario.library.version)
     kernels = kernel_bytes(min(group.gpu.sm for group in prepared.topology.groups), version) if uses else 0
+    notes += tuple(_beyond_memory(prepared.topology, uses, kernels))
     return CommunicatorsOfScenario(uses, kernels, notes)
+
+
+def _beyond_memory(topology: Topology, uses: Iterable[CommunicatorUse], kernels: int) -> Iterator[str]:
+    """Of each part of the scenario, whose communicators all lie on one GPU, that no GPU has memory for."""
+    try:
+        gpu = accelerator_of(topology)
+    except CommsimError:  # no datasheet says how much it has
+        return
+    taken: dict[str, int] = {}
+    for use in uses:
+        taken[use.part] = taken.get(use.part, kernels) + use.memory.gpu
+    for part, nbytes in taken.items():
+        if nbytes > gpu.memory_bytes:
+            yield (
+                f"the communicators of {part} take {format_bytes(nbytes)} of a GPU, and {gpu.name} has "
+                f"{format_bytes(gpu.memory_bytes)}: NCCL would run out of memory"
+            )
 
 
 def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
@@ -98,4 +121,6 @@ def _of_trainings(result: Result) -> Iterator[CommunicatorUse]:
     for item in result.answers:
         if isinstance(item, TrainingItem) and item.communicators is not None:
             for stage, held in enumerate(item.communicators.stages):
-                yield from (CommunicatorUse(f"stage {stage}", memory) for memory in held)
+                yield from (
+                    CommunicatorUse(f"stage {stage}", memory, f"{item.name}, stage {stage},") for memory in held
+                )

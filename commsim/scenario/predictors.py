@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -187,6 +187,23 @@ class NcclRows(RowPredictor):
             slow_place=p.place,
             busiest_link=p.limit,
             busiest_share=min(share, 1.0) if p.limit else None,
+        )
+
+    def notes_on(self, rows: Sequence[Row]) -> list[str]:
+        """What to doubt in rows on registered windows; empty where there are none."""
+        model = self.model
+        if model.options.registered != "window":
+            return []
+        from commsim.scenario.window_notes import window_notes
+
+        plain = self._cache.model(
+            self.topology, replace(model.options, registered="none"), model.parameters, self.ranks
+        )
+        work = self.work.collective
+        return list(
+            window_notes(
+                work, self.topology.gpu.generation, rows, lambda size: plain.predict(work, size).time_s + self._late
+            )
         )
 
     def _band(self, size: int) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,10 @@ class RowPredictor:
     def parts(self, size: int) -> dict[str, float]:
         """Seconds of each kind of physical cost at one size, the largest first; empty where none are told apart."""
         return {}
+
+    def notes_on(self, rows: Sequence[Row]) -> list[str]:
+        """What the user should know of these rows of its own beside `warnings`."""
+        return []
 
     def choose(self, size: int) -> tuple[str, ...]:
         """What runs at one size: the algorithm, and the protocol where there is one."""

@@ -98,6 +98,7 @@ def run_training(
             *_notes(step, plan, tune, _faulty(topology)),
             *_copies(step, plan, tune, spec.framework),
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
+            *_loss_by_windows(scenario, topology, spec, run.step_s, latency),
         ),
     )
     return item, warnings
@@ -123,10 +124,17 @@ def _copies(step: Step, plan: StepPlan, tune: FineTune | None, framework: Framew
         yield f"{each / GIGA:.3f} GB of activations of every micro-batch go to the host and back, {seconds} each way"
 
 
+_LOSES = 1.0005
+"""How many times as long a step takes before windows are said to lose: less is not seen in what is printed."""
+
 _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
     ("expert_dispatch", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
-    ("overlap_ep", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
-    ("overlap_ep", lambda s: s.ep > 1 and bool(s.pairs_passes), "the pipeline's schedule pairs passes for that"),
+    ("overlap_ep", lambda s: s.ep == 1 and bool(s.overlap_ep), "no expert is on another GPU (ep = 1)"),
+    (
+        "overlap_ep",
+        lambda s: s.ep > 1 and bool(s.pairs_passes),
+        "the pipeline's schedule pairs passes whatever it says",
+    ),
     ("imbalance", lambda s: s.model.moe is None, "the model has no experts"),
     ("capacity_factor", lambda s: s.model.moe is None, "the model has no experts"),
     ("context_parallel", lambda s: s.cp == 1, "cp = 1"),
@@ -158,7 +166,10 @@ def _notes(step: Step, plan: StepPlan, tune: FineTune | None, faulty: bool) -> I
         yield from (beyond,) if beyond else ()
     if plan.held_sms is not None and step.world_size > 1:
         longer = plan.values["slowdown"]
-        yield f"compute beside gradients takes {longer:.3g} times as long: their kernels hold SMs (comm_sms)"
+        if longer > 1.0:
+            yield f"compute beside gradients takes {longer:.3g} times as long: their kernels hold SMs (comm_sms)"
+        else:
+            yield "compute beside gradients takes no longer: no SM is held beside it (comm_sms)"
     if plan.parameter_server:
         each = step.model.parameters() * step.precision.gradient_bytes
         received, sent = server_bytes(each, each, step.dp)
@@ -177,6 +188,22 @@ def _cost_of_faults(
     sound = load_topology(scenario.topology.model_copy(update={"faults": None}), scenario.base_dir)
     without = training_program(scenario, sound, spec, comm_times(scenario, sound, latency)).run().step_s
     yield f"without topology.faults the step takes {without:.4g} s: with them {100 * (step_s / without - 1):+.1f} %"
+
+
+def _loss_by_windows(
+    scenario: Setting, topology: Topology, spec: TrainingSpec, step_s: float, latency: float
+) -> Iterator[str]:  # fmt: skip
+    """Where registered windows make the step longer: against the same step without them."""
+    library = scenario.library
+    if library.name != "nccl" or library.registered != "window":
+        return
+    plain = scenario.model_copy(update={"library": library.model_copy(update={"registered": "none"})})
+    without = training_program(plain, topology, spec, comm_times(plain, topology, latency)).run().step_s
+    if step_s > _LOSES * without:
+        yield (
+            f"without library.registered: window the step takes {without:.4g} s: with it "
+            f"{100 * (step_s / without - 1):+.1f} %"
+        )
 
 
 def _faulty(topology: Topology) -> bool:

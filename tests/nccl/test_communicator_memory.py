@@ -62,6 +62,44 @@ def test_variables_size_the_buffers() -> None:
     assert [text for text in small.warnings if "NCCL_LL_BUFFSIZE" in text and "times" in text]
 
 
+@pytest.mark.parametrize("name", ["NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"])
+def test_buffer_of_no_bytes_is_the_default_and_said(name: str) -> None:
+    plain = model("hgx-h100")
+    none = Predictor(plain.topology, Options(version=(2, 26, 2), env={name: "0"}))
+    assert communicator_memory(none, [RING]).held == communicator_memory(plain, [RING]).held
+    assert any(text.startswith(f"{name}=0 asks for buffers of no bytes") for text in none.warnings)
+
+
+@pytest.mark.parametrize(("gpus", "mib"), [(1, 388), (2, 196), (4, 244), (8, 244)])
+def test_structures_are_granules_of_channels(gpus: int, mib: int) -> None:
+    """Three of each channel and one of each of NVLS, two besides: one GPU alone has 64 channels, others 32 and 24."""
+    topology = load_topology(TopologySpec(path="topologies/hgx-h100.yaml", gpus_per_node=gpus), ROOT)
+    got = communicator_memory(Predictor(topology, Options(version=(2, 26, 2))))
+    assert parts(got)["structures"] == mib
+    channels, of_nvls = {1: (64, 0), 2: (32, 0)}.get(gpus, (32, 24))
+    assert mib == 2 * (3 * channels + of_nvls + 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "peers", "buffers"),
+    [
+        ((2, 19, 3), 16, 16 * 2 * 8 * 6),
+        ((2, 20, 5), 24, 24 * 2 * 8 * 6),
+        ((2, 21, 5), 24, 24 * 2 * 8 * 3),
+        ((2, 27, 7), 24, 16 * 2 * 8),
+        ((2, 28, 3), 16, 16 * 2 * 8),
+    ],
+)
+def test_nvls_sets_up_all_channels_or_its_own(version: Version, peers: int, buffers: int) -> None:
+    h100 = model("hgx-h100", version)
+    held = parts(communicator_memory(h100, [("all_reduce", "nvls")]))
+    of = Connections(h100, 0)
+    assert (of.channels, of.nvls) == (24, 16)
+    assert held["NVLS buffers"] == buffers
+    ranks = 1 if version >= (2, 23, 0) else 0  # the array of local ranks
+    assert held["structures"] == 2 * (3 * max(of.channels, of.p2p) + peers + 1 + ranks)
+
+
 def test_old_release_connects_rings_and_trees_at_init() -> None:
     got = communicator_memory(model("dgx-a100", (2, 18, 3)), [RING, TREE], rank=0)
     # 24 channels of 6 + 6 MiB; the root of a chain sends to its child over the ring's connection, and receives anew.
@@ -98,7 +136,7 @@ def test_nvls_shrank_by_release() -> None:
     assert parts(asked)["NVLS buffers"] == 256
 
 
-_NVLS: dict[Version, float] = {(2, 18, 3): 16 * 2 * 8 * 6, (2, 20, 5): 16 * 2 * 8 * 6, (2, 21, 5): 16 * 2 * 8 * 3}
+_NVLS: dict[Version, float] = {(2, 18, 3): 16 * 2 * 8 * 6, (2, 20, 5): 24 * 2 * 8 * 6, (2, 21, 5): 24 * 2 * 8 * 3}
 
 
 def test_first_all_to_all_connects_all_peers() -> None:

@@ -57,6 +57,14 @@ def test_document_adds_up(tmp_path: Path) -> None:
     assert result["memory"]["kernel_bytes"] == 101_906_652
 
 
+def test_more_than_the_gpu_has_is_said(tmp_path: Path) -> None:
+    text = _SCENARIO.replace("LIBRARY, version: 2.26.2", "nccl, version: 2.26.2, env: {NCCL_BUFFSIZE: 1099511627776}")
+    (note,) = [line for line in invoke(tmp_path, text).splitlines() if "out of memory" in line]
+    assert "H100-SXM5-80GB has 79.65 GiB" in note
+    assert note.startswith("# the communicators of the collectives take ")
+    assert "out of memory" not in invoke(tmp_path, _SCENARIO.replace("LIBRARY", "nccl"))
+
+
 def test_other_libraries_have_none(tmp_path: Path) -> None:
     text = _SCENARIO.replace("name: LIBRARY, version: 2.26.2", "name: none").split("  - {collective: all_to_all")[0]
     assert "# the library is none: none of NCCL's" in invoke(tmp_path, text)

@@ -235,8 +235,16 @@ def test_what_experts_exchange_hides_behind_another_pass(tmp_path: Path) -> None
     named = run(_load(tmp_path, _TEXT, *paired, f"{_AT}.overlap_ep=true"))
     assert named.trainings[0].step_s == always.step_s
     assert any(
-        "overlap_ep has no effect: the pipeline's schedule pairs passes" in text for text in named.trainings[0].notes
+        "overlap_ep has no effect: the pipeline's schedule pairs passes whatever it says" in text
+        for text in named.trainings[0].notes
     )
+    off = run(_load(tmp_path, _TEXT, *paired, f"{_AT}.overlap_ep=false")).trainings[0]
+    assert off.step_s == always.step_s
+    assert any("overlap_ep has no effect: the pipeline's schedule pairs" in text for text in off.notes)
+    alone = [f"{_AT}.model=mixtral-8x7b", f"{_AT}.mesh={{tp: 8, pp: 4}}"]
+    for word, said in (("false", False), ("true", True)):  # false is what stands without it
+        notes = run(_load(tmp_path, _TEXT, *alone, f"{_AT}.overlap_ep={word}")).trainings[0].notes
+        assert any("overlap_ep has no effect" in text for text in notes) == said
 
 
 def test_what_is_sent_is_said_for_every_stage_and_axis(tmp_path: Path) -> None:

@@ -104,3 +104,7 @@ def test_step_says_what_its_gradients_hold() -> None:
     notes = trained("workload.0.training.comm_sms=33").notes
     assert "compute beside gradients takes 1.33 times as long: their kernels hold SMs (comm_sms)" in notes
     assert not [note for note in trained().notes if "comm_sms" in note]
+    assert (
+        "compute beside gradients takes no longer: no SM is held beside it (comm_sms)"
+        in trained("workload.0.training.comm_sms=0").notes
+    )

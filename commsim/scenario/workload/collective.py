@@ -100,7 +100,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
             from commsim.scenario.ideal import ideal_note
 
             predictor.warnings.append(ideal_note(site, self, rows[-1]))
-        return item, predictor.warnings
+        return item, [*predictor.warnings, *predictor.notes_on(rows)]
 
     def _at_measured(self, site: WorkSite, curve: Curve, predictor: RowPredictor, rows: tuple[Row, ...]) -> Curve:
         """The prediction at the sizes of a measured curve, of its type and reduction where the item states none."""
