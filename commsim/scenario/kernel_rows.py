@@ -51,6 +51,17 @@ def device_of(topology: Topology) -> KernelDevice:
     return replace(kernel_device(accelerator_of(topology), topology.cpu.vendor), nvlink_bytes_per_s=rate)
 
 
+def kernels_fault(topology: Topology) -> str:
+    """Why frameworks take their kernels on none of a machine's GPUs together; empty where they may."""
+    if topology.nodes > 1:
+        return "the ranks are on several nodes, which no NVLink joins"
+    n = topology.world_size
+    if n == 1:
+        return "there is one GPU"
+    joined = all(topology.path_type(a, b) == "NVL" for a in range(n) for b in range(a + 1, n))
+    return "" if joined or n == 2 else "NVLink does not join all of the GPUs with each other"
+
+
 def multicasts(topology: Topology) -> bool:
     """Whether the switches of the machine multicast and reduce: NVSwitch of Hopper and later."""
     return all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
@@ -83,12 +94,7 @@ class KernelRows(RowPredictor):
         topology, work = self.topology, self.work
         if work.collective != KERNELS_REDUCE or work.redop != "sum":
             return f"its kernels are for {KERNELS_REDUCE} with sum"
-        if topology.nodes > 1:
-            return "the ranks are on several nodes, which no NVLink joins"
-        if self.n_ranks == 1:
-            return "there is one GPU"
-        joined = all(topology.path_type(a, b) == "NVL" for a in range(self.n_ranks) for b in range(a + 1, self.n_ranks))
-        return "" if joined or self.n_ranks == 2 else "NVLink does not join all of the GPUs with each other"
+        return kernels_fault(topology)
 
     def _device(self, scenario: Setting) -> KernelDevice:
         """The machine's GPU; a ScenarioError at `topology` where the kernels were not measured on its like."""
@@ -119,7 +125,7 @@ class KernelRows(RowPredictor):
             self.n_ranks,
             size,
             multicast=self.multicast,
-            bfloat16=self.work.dtype == "bfloat16",
+            dtype=self.work.dtype,
         )
 
     def _choice(self, size: int) -> KernelChoice:
