@@ -80,8 +80,9 @@ def contest_of(scenario: Scenario) -> KernelContest:
     library, document = scenario.library, scenario.document
     reduces = [work for work in scenario.collectives if work.collective == KERNELS_REDUCE]
     named = [work.dtype for work in reduces if "dtype" in work.model_fields_set]
-    dtype, releases = (named or [SERVED_DTYPE])[0], {name: MEASURED_RELEASES[name][1] for name in FRAMEWORKS}
-    version, env, candidates = parse_version(NCCL_BESIDE), dict[str, str](), ("nccl",)
+    dtype, releases = named[0] if named else SERVED_DTYPE, {name: MEASURED_RELEASES[name][1] for name in FRAMEWORKS}
+    version, env = parse_version(NCCL_BESIDE), dict[str, str]()
+    candidates: tuple[str, ...] = ("nccl",)
     idle = {
         ("mode",): scenario.mode != "back_to_back",
         ("params",): scenario.params is not None,
@@ -112,7 +113,7 @@ def contest_of(scenario: Scenario) -> KernelContest:
     else:
         notes.append(f"library {library.name} has no effect on --kernels: NCCL {NCCL_BESIDE} is compared")
     options = Options(version, env, launch=library.launch_mode, operation=Operation(dtype, "sum"))
-    return KernelContest(dtype, options, candidates, releases, library.cuda_graph, tuple(notes))
+    return KernelContest(dtype, options, candidates, releases, library.cuda_graph is not False, tuple(notes))
 
 
 @dataclass(frozen=True)

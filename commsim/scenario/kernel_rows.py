@@ -76,7 +76,7 @@ class KernelRows(RowPredictor):
         self.nccl = nccl
         library = scenario.library
         assert library.framework is not None  # the scenario is refused without one
-        self.framework, self.cuda_graph = library.framework, library.cuda_graph
+        self.framework, self.cuda_graph = library.framework, library.cuda_graph is not False
         newest = MEASURED_RELEASES[self.framework][1]
         self.release = parse_version(library.version) if "version" in library.model_fields_set else newest
         self.single = scenario.mode == "single"
