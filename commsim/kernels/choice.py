@@ -24,6 +24,9 @@ MEASURED_RELEASES: Mapping[Framework, tuple[Release, Release]] = {
 }
 """The oldest and the newest that rows are of (validation/kernels/custom_all_reduce.csv)."""
 
+MEASURED_RANKS = (2, 4, 8)
+"""Numbers of GPUs that rows are of, all of one host."""
+
 DTYPES = ("bfloat16", "float16", "float32")
 """Types that the kernels of all three are compiled for (vLLM and SGLang to 0.5.10, `custom_all_reduce.cu`; SGLang from
 0.5.12, `type.cuh`, which packs no others; TensorRT-LLM, `allReduceFusionKernels.cu`, allreduce_fusion_op)."""

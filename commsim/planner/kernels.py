@@ -21,7 +21,7 @@ from commsim.kernels.predict import beyond_measured, kernel_time
 from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import Version, format_version, parse_version
-from commsim.scenario.kernel_rows import KERNELS_REDUCE, NCCL_BESIDE, device_of, kernels_fault, multicasts
+from commsim.scenario.kernel_rows import KERNELS_REDUCE, NCCL_BESIDE, device_of, kernels_fault, multicasts, unmeasured
 from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ def _of_count(contest: KernelContest, topology: Topology, device: KernelDevice) 
         for name, model in models.items()
         for text in model.warnings
     ]
+    alone = [f"{ranks} GPUs: no kernel of a framework runs: {fault}"] if fault else unmeasured(topology, device)
     return KernelTuning(
         topology.name,
         contest,
@@ -223,7 +224,7 @@ def _of_count(contest: KernelContest, topology: Topology, device: KernelDevice) 
         _merged(winners),
         {name: float(np.mean(of)) for name, of in lost.items()},
         seconds,
-        tuple(dict.fromkeys([*([f"{ranks} GPUs: no kernel of a framework runs: {fault}"] if fault else []), *said])),
+        tuple(dict.fromkeys([*alone, *said])),
     )
 
 

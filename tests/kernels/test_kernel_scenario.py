@@ -212,3 +212,40 @@ def test_other_types_fall_back_to_nccl_with_the_reason(tmp_path: Path, framework
     result = run(load_scenarios(path)[0])
     assert all(row.algorithm.startswith("nccl ") for row in item(result).rows)
     assert [text for text in result.warnings if f"bfloat16, float16 and float32, not {dtype}" in text]
+
+
+@pytest.mark.parametrize(
+    ("topology", "library", "outside"),
+    [
+        ("{preset: gb200-nvl72}", ", framework: tensorrt_llm", "kernels on 72 GPUs over several trays are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 6}", ", framework: vllm", "kernels on 6 GPUs are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 3}", ", framework: sglang", "kernels on 3 GPUs are outside"),
+        ("{preset: gh200x4}", ", framework: vllm", "kernels on GPUs that no NVSwitch joins are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 4}", ", framework: vllm", ""),
+        ("{preset: gb200-nvl72, gpus_per_node: 4}", ", framework: vllm", ""),
+    ],
+)
+def test_kernels_beyond_what_was_measured_are_said_to_be(
+    tmp_path: Path, topology: str, library: str, outside: str
+) -> None:
+    result = answered(tmp_path, topology, library, sizes="64 KiB")
+    assert not item(result).rows[0].algorithm.startswith("nccl")
+    said = [text for text in result.warnings if "outside what was measured" in text]
+    assert len(said) == bool(outside)
+    assert all(text.startswith(outside) for text in said)
+
+
+def test_superchips_of_a_node_are_one_host(tmp_path: Path) -> None:
+    """Four GH200 of a Quad node: one host, whose NVLink joins them all."""
+    result = answered(tmp_path, "{preset: gh200x4}", sizes="64 KiB")
+    assert item(result).rows[0].algorithm == "one_shot"
+    assert not [text for text in result.warnings if "hosts" in text]
+
+
+def test_a_single_call_in_a_graph_is_said_to_take_no_longer(tmp_path: Path) -> None:
+    single, usual = (answered(tmp_path, sizes="64 KiB", more=more) for more in ("mode: single", ""))
+    assert item(single).rows[0].time_s == item(usual).rows[0].time_s
+    (text,) = set(single.warnings) - set(usual.warnings)
+    assert text.startswith("mode single has no effect on kernels in a CUDA graph")
+    eager = answered(tmp_path, library=", framework: vllm, cuda_graph: false", sizes="64 KiB", more="mode: single")
+    assert not [text for text in eager.warnings if "mode single" in text]
