@@ -19,9 +19,10 @@ def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
     """For each number of GPUs the winner from a size on, then each framework's rules; ends with a newline."""
     contest = tunings[0].contest
     version = format_version(contest.nccl.version or (0, 0, 0))
+    env = f" with {' '.join(f'{name}={value}' for name, value in contest.nccl.env.items())}" if contest.nccl.env else ""
     lines = [
         f"# all_reduce of {contest.dtype} on {tunings[0].machine}, {contest.calls}; predicted",
-        f"# NCCL {version}: {', '.join(contest.candidates)}",
+        f"# NCCL {version}{env}: {', '.join(contest.candidates)}",
         *(f"# note: {text}" for text in notes_of(tunings)),
     ]
     for t in tunings:

@@ -205,3 +205,11 @@ def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
     assert any("mode" in text and "has no effect on --kernels" in text for text in notes)
     assert any("redop has no effect" in text for text in notes)
     assert all(s.kernel == "nccl" for t in tunings for name in FRAMEWORKS for s in t.best[name])  # no kernels of int8
+
+
+def test_variables_of_nccl_count_and_are_shown(tmp_path: Path) -> None:
+    slow = tuned_with(tmp_path, "library={name: nccl, version: 2.27.5, env: {NCCL_ALGO: Ring}}")
+    usual = tuned_with(tmp_path, "library={name: nccl, version: 2.27.5}")
+    assert slow[-1].seconds[1 << 28]["nccl"] > usual[-1].seconds[1 << 28]["nccl"]  # NVLS is quicker
+    assert "# NCCL 2.27.5 with NCCL_ALGO=Ring: nccl, nccl registered, nccl symmetric" in kernel_tables(slow)
+    assert tuning_document(slow)["nccl_env"] == {"NCCL_ALGO": "Ring"}
