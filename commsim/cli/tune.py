@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.options import Json, changes
-from commsim.cli.say import print_json
+from commsim.cli.say import print_json, say
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -78,6 +78,8 @@ def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, jso
         write_picture(plot, kernel_map(tuning))
     if json_output:
         print_json(document)
+        for text in document["notes"]:
+            say(f"warning: {text}", err=True)
         return
     typer.echo(kernel_tables(tuning), nl=False)
     typer.echo(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")

@@ -24,6 +24,13 @@ MEASURED_RELEASES: Mapping[Framework, tuple[Release, Release]] = {
 }
 """The oldest and the newest that rows are of (validation/kernels/custom_all_reduce.csv)."""
 
+MEASURED_RANKS = (2, 4, 8)
+"""Numbers of GPUs that rows are of, all of one host."""
+
+DTYPES = ("bfloat16", "float16", "float32")
+"""Types that the kernels of all three are compiled for (vLLM and SGLang to 0.5.10, `custom_all_reduce.cu`; SGLang from
+0.5.12, `type.cuh`, which packs no others; TensorRT-LLM, `allReduceFusionKernels.cu`, allreduce_fusion_op)."""
+
 NEVER, ALWAYS = 0, 1 << 62
 
 
@@ -44,7 +51,7 @@ class KernelChoice:
 class KernelCall:
     """One all-reduce of a framework.
 
-    `multicast`: whether the machine's NVSwitches multicast for its processes; `bfloat16`: whether that is the type.
+    `multicast`: whether the machine's NVSwitches multicast for its processes; `dtype`: of the elements.
     """
 
     framework: Framework
@@ -53,13 +60,15 @@ class KernelCall:
     ranks: int
     nbytes: int
     multicast: bool = True
-    bfloat16: bool = True
+    dtype: str = "bfloat16"
 
 
 def choose(call: KernelCall) -> KernelChoice:
     """The kernel that the framework runs."""
     if call.nbytes % 16:
         return KernelChoice("nccl", "its size is no multiple of 16 B")
+    if call.dtype not in DTYPES:
+        return KernelChoice("nccl", f"its kernels are for {', '.join(DTYPES[:-1])} and {DTYPES[-1]}, not {call.dtype}")
     if call.framework == "vllm":
         return _vllm(call)
     return _sglang(call) if call.framework == "sglang" else _tensorrt_llm(call)
@@ -107,7 +116,9 @@ def _vllm(call: KernelCall) -> KernelChoice:
     if fault := _off_host(call) or peer_ranks_fault(ranks, PEER_RANKS):
         return KernelChoice("nccl", fault)
     symmetric = call.multicast and device.capability in SYMMETRIC_MOST
-    typed = call.bfloat16  # others have the limits of the kernel beside symmetric memory, but not that (`symm_mem.py`)
+    typed = (
+        call.dtype == "bfloat16"
+    )  # others have the limits of the kernel beside symmetric memory, but not that (`symm_mem.py`)
     most = min(PEER_MOST, PEER_BESIDE_SYMMETRIC[device.capability][ranks]) if symmetric else PEER_MOST
     if nbytes < most:
         return _peer(ranks, nbytes)
@@ -133,7 +144,10 @@ def _off_host(call: KernelCall) -> str:
 
 
 def _most(nbytes: int) -> str:
-    return f"{nbytes // MIB} MiB" if nbytes >= MIB else f"{nbytes // KIB} KiB"
+    """In the largest unit that divides it, else bytes."""
+    return next(
+        (f"{nbytes // of} {unit}" for unit, of in (("MiB", MIB), ("KiB", KIB)) if not nbytes % of), f"{nbytes:,} B"
+    )
 
 
 # -- SGLang ---------------------------------
@@ -208,7 +222,7 @@ def _tensorrt_llm(call: KernelCall) -> KernelChoice:
         return KernelChoice("nccl", fault)
     most = WORKSPACE[ranks] if call.release >= (1, 1, 0) else FIRST_MOST
     if nbytes > most:
-        return KernelChoice("nccl", f"above the kernels' {most // 1000:,} kB")
+        return KernelChoice("nccl", f"above the kernels' {_most(most)}")
     by = TWO_SHOT_FROM if call.release >= TABLE_UNTIL else TABLE_TWO_SHOT_FROM
     two = nbytes >= by[100 if call.device.capability >= 100 else 90][ranks]
     return KernelChoice("lamport.two_shot" if two else "lamport.one_shot")

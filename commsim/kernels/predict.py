@@ -90,4 +90,8 @@ def beyond_measured(framework: Framework, release: Release) -> str:
     text = ".".join(map(str, release))
     known = " to ".join(".".join(map(str, end)) for end in (first, last))
     nearest = "older" if release < first else "newer"
-    return f"{framework} {text} is {nearest} than the releases measured ({known}): the rules of the nearest are taken"
+    others = [name for name, (low, high) in MEASURED_RELEASES.items() if low <= release <= high]
+    of = f"; {' and '.join(others)} has such a release" if others else ""
+    return (
+        f"{framework} {text} is {nearest} than the releases measured ({known}): the rules of the nearest are taken{of}"
+    )

@@ -1,24 +1,27 @@
 """From which size which all-reduce: NCCL or the kernels of serving frameworks, on the GPUs of one host.
 
 For 2, 4 and 8 GPUs of the machine every kernel that a framework has is predicted at every size that it ships memory
-for, beside NCCL. What its own rules would run is set against the quickest.
+for, beside NCCL: plain, on registered buffers, and by its kernels on symmetric memory. What a framework's own rules
+would run is set against the quickest of its own and plain NCCL, to which it falls back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.bounds import lower_bound_s
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, Framework, KernelCall, choose
+from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, PUSH_SINCE, Framework, KernelCall, Release, choose
 from commsim.kernels.device import KernelDevice
-from commsim.kernels.predict import kernel_time
+from commsim.kernels.predict import beyond_measured, kernel_time
+from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.version import parse_version
-from commsim.scenario.kernel_rows import NCCL_BESIDE, device_of, multicasts
+from commsim.nccl.version import Version, format_version, parse_version
+from commsim.scenario.kernel_rows import KERNELS_REDUCE, NCCL_BESIDE, device_of, kernels_fault, multicasts, unmeasured
 from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
@@ -37,6 +40,81 @@ OF_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
 }
 """What may run on one host in the newest release."""
 
+BEFORE_PUSH = ("peer.one_shot", "peer.two_shot")
+"""The same of SGLang before it pushed."""
+
+SERVED_DTYPE = "bfloat16"
+"""The type where the scenario names none: that of the models served."""
+
+NCCL_SINCE: dict[str, tuple[str, Version]] = {
+    "nccl": ("none", (0, 0, 0)),
+    "nccl registered": ("buffer", (2, 19, 0)),
+    "nccl symmetric": ("window", (2, 27, 0)),
+}
+"""NCCL's candidates: the buffers that are registered for each, and the first release where that changes an all-reduce
+in a node (`commsim.nccl.registered`, `commsim.nccl.symmetric`)."""
+
+
+@dataclass(frozen=True)
+class KernelContest:
+    """What is compared: type, NCCL with its release and variables, releases of frameworks, and how they are called.
+
+    `notes`: what of the scenario has no effect here, or was not measured.
+    """
+
+    dtype: str
+    nccl: Options
+    candidates: tuple[str, ...]  # of NCCL, keys of `NCCL_SINCE`
+    releases: dict[Framework, Release]
+    cuda_graph: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> str:
+        """How the calls are made, in words."""
+        return "calls in a CUDA graph" if self.cuda_graph else "calls from Python"
+
+
+def contest_of(scenario: Scenario) -> KernelContest:
+    """What a scenario wants compared: with NCCL's release named, or buffers registered, all that the release can do."""
+    library, document = scenario.library, scenario.document
+    reduces = [work for work in scenario.collectives if work.collective == KERNELS_REDUCE]
+    named = [work.dtype for work in reduces if "dtype" in work.model_fields_set]
+    dtype, releases = named[0] if named else SERVED_DTYPE, {name: MEASURED_RELEASES[name][1] for name in FRAMEWORKS}
+    version, env = parse_version(NCCL_BESIDE), dict[str, str]()
+    candidates: tuple[str, ...] = ("nccl",)
+    idle = {
+        ("mode",): scenario.mode != "back_to_back",
+        ("params",): scenario.params is not None,
+        ("variation",): scenario.variation is not None,
+        ("placement",): scenario.placement is not None,
+        ("library", "measured"): bool(library.measured),
+        ("library", "graph"): library.graph is not None,
+    }
+    notes = [
+        str(document.fault(key, "has no effect on --kernels", at_key=True)) for key, is_set in idle.items() if is_set
+    ]
+    if len({*named}) > 1:
+        notes.append(f"the all-reduces are of {', '.join(dict.fromkeys(named))}: compared are those of {dtype}")
+    if any(work.redop != "sum" for work in reduces):
+        notes.append("redop has no effect on --kernels: sums are compared, for which the kernels are")
+    if library.name == "nccl":
+        env = dict(library.env)
+        version = library.named_version or version
+        if library.named_version is not None or library.registered != "none":
+            candidates = tuple(name for name, (_, since) in NCCL_SINCE.items() if version >= since)
+        if library.registered != "none" and not any(NCCL_SINCE[name][0] == library.registered for name in candidates):
+            text = f"found {library.registered}, which NCCL {format_version(version)} makes nothing of: no candidate"
+            notes.append(str(document.fault(("library", "registered"), text, at_key=True)))
+    elif library.framework is not None:
+        if "version" in library.model_fields_set:
+            releases[library.framework] = parse_version(library.version)
+        notes += filter(None, [beyond_measured(library.framework, releases[library.framework])])
+    else:
+        notes.append(f"library {library.name} has no effect on --kernels: NCCL {NCCL_BESIDE} is compared")
+    options = Options(version, env, launch=library.launch_mode, operation=Operation(dtype, "sum"))
+    return KernelContest(dtype, options, candidates, releases, library.cuda_graph is not False, tuple(notes))
+
 
 @dataclass(frozen=True)
 class KernelStretch:
@@ -48,8 +126,8 @@ class KernelStretch:
 
     @property
     def name(self) -> str:
-        """Framework and kernel in a word."""
-        return f"{self.framework} {self.kernel}" if self.framework else "nccl"
+        """Framework and kernel in a word; of NCCL its candidate."""
+        return f"{self.framework} {self.kernel}" if self.framework else self.kernel
 
 
 @dataclass(frozen=True)
@@ -60,17 +138,20 @@ class KernelTuning:
     """
 
     machine: str
+    contest: KernelContest
     ranks: int
     shipped: dict[Framework, tuple[KernelStretch, ...]]
     best: dict[Framework, tuple[KernelStretch, ...]]
     winners: tuple[KernelStretch, ...]
     lost: dict[Framework, float]
-    seconds: dict[int, dict[str, float]]  # by size, of the winner and of NCCL
+    seconds: dict[int, dict[str, float]]  # by size, of the winner and of each candidate of NCCL
+    notes: tuple[str, ...] = ()  # why no kernel runs, and what NCCL says of itself
 
 
 def kernel_tuning(scenario: Scenario) -> tuple[KernelTuning, ...]:
     """For every number of GPUs that a host of the machine has; InfeasibleError where it has one GPU."""
-    tunings = [_of_count(*machine) for machine in _machines(scenario)]
+    contest = contest_of(scenario)
+    tunings = [_of_count(contest, *machine) for machine in _machines(scenario)]
     if not tunings:
         raise InfeasibleError("found a machine with fewer than two GPUs on a host, which has nothing to choose")
     return tuple(tunings)
@@ -99,21 +180,26 @@ def _built(scenario: Scenario, spec: Any) -> Topology:
     return build_topology(one)
 
 
-def _of_count(topology: Topology, device: KernelDevice) -> KernelTuning:
-    ranks, multicast = topology.world_size, multicasts(topology)
-    nccl = Predictor(topology, Options(version=parse_version(NCCL_BESIDE)))
+def _of_count(contest: KernelContest, topology: Topology, device: KernelDevice) -> KernelTuning:
+    ranks, fault = topology.world_size, kernels_fault(topology)
+    models = {
+        name: Predictor(topology, replace(contest.nccl, registered=NCCL_SINCE[name][0])) for name in contest.candidates
+    }
+    call = KernelCall("vllm", (0, 0, 0), device, ranks, 0, multicasts(topology), contest.dtype)
     shipped: dict[Framework, list[KernelStretch]] = {name: [] for name in FRAMEWORKS}
     best: dict[Framework, list[KernelStretch]] = {name: [] for name in FRAMEWORKS}
     lost: dict[Framework, list[float]] = {name: [] for name in FRAMEWORKS}
     winners: list[KernelStretch] = []
     seconds: dict[int, dict[str, float]] = {}
     for size in SIZES:
-        nccl_s = nccl.predict("all_reduce", size).time_s
-        of_all = {KernelStretch(size, "", "nccl"): nccl_s}
+        by_nccl = {name: _nccl_seconds(contest, model, replace(call, nbytes=size)) for name, model in models.items()}
+        of_all = {KernelStretch(size, "", name): of for name, of in by_nccl.items()}
+        bound = lower_bound_s(KERNELS_REDUCE, size, topology, in_network=call.multicast).seconds
         for framework in FRAMEWORKS:
-            call = KernelCall(framework, MEASURED_RELEASES[framework][1], device, ranks, size, multicast)
-            own = {KernelStretch(size, "", "nccl"): nccl_s, **_times(call)}
-            chosen = choose(call).kernel
+            one = replace(call, framework=framework, release=contest.releases[framework], nbytes=size)
+            chosen = "nccl" if fault else choose(one).kernel
+            times = {} if chosen == "nccl" else _times(one, contest.cuda_graph, bound)
+            own = {KernelStretch(size, "", "nccl"): by_nccl["nccl"], **times}
             now = KernelStretch(size, "" if chosen == "nccl" else framework, chosen)
             quickest = min(own, key=lambda stretch: own[stretch])
             shipped[framework].append(now)
@@ -122,30 +208,48 @@ def _of_count(topology: Topology, device: KernelDevice) -> KernelTuning:
             of_all.update(own)
         winner = min(of_all, key=lambda stretch: of_all[stretch])
         winners.append(winner)
-        seconds[size] = {"winner": of_all[winner], "nccl": nccl_s}
+        seconds[size] = {"winner": of_all[winner], **by_nccl}
+    said = [
+        f"{name}: {text.removeprefix('library.registered: ')}"
+        for name, model in models.items()
+        for text in model.warnings
+    ]
+    alone = [f"{ranks} GPUs: no kernel of a framework runs: {fault}"] if fault else unmeasured(topology, device)
     return KernelTuning(
         topology.name,
+        contest,
         ranks,
         {name: _merged(of) for name, of in shipped.items()},
         {name: _merged(of) for name, of in best.items()},
         _merged(winners),
         {name: float(np.mean(of)) for name, of in lost.items()},
         seconds,
+        tuple(dict.fromkeys([*alone, *said])),
     )
 
 
-def _times(call: KernelCall) -> dict[KernelStretch, float]:
-    """Seconds of the framework's kernels in a graph; none beyond the sizes that it ships memory for."""
-    if choose(call).kernel == "nccl":
-        return {}
+def _nccl_seconds(contest: KernelContest, model: Predictor, call: KernelCall) -> float:
+    """NCCL's time; from Python the host makes each call meanwhile."""
+    row = model.predict(KERNELS_REDUCE, call.nbytes)
+    if contest.cuda_graph:
+        return row.time_s
+    return max(row.time_s, kernel_time(call, "nccl", cuda_graph=False, nccl_s=row.kernel_s).time_s)
+
+
+def _times(call: KernelCall, cuda_graph: bool, bound: float) -> dict[KernelStretch, float]:
+    """Seconds of the framework's kernels at a size that it ships memory for, none below the lower bound."""
+    before = call.framework == "sglang" and call.release < PUSH_SINCE
+    symmetric = call.multicast and call.device.capability >= 90 and call.dtype == "bfloat16"
     kernels = [
         kernel
-        for kernel in OF_FRAMEWORK[call.framework]
-        if (call.multicast and call.device.capability >= 90) or not kernel.startswith("symmetric")
+        for kernel in (BEFORE_PUSH if before else OF_FRAMEWORK[call.framework])
+        if symmetric or not kernel.startswith("symmetric")
         if call.ranks > 2 or kernel not in ("peer.two_shot", "symmetric.multimem")
     ]
     return {
-        KernelStretch(call.nbytes, call.framework, kernel): kernel_time(call, kernel, cuda_graph=True).time_s
+        KernelStretch(call.nbytes, call.framework, kernel): max(
+            bound, kernel_time(call, kernel, cuda_graph=cuda_graph).time_s
+        )
         for kernel in kernels
     }
 
@@ -159,18 +263,29 @@ def _merged(stretches: Sequence[KernelStretch]) -> tuple[KernelStretch, ...]:
     return tuple(kept)
 
 
+def notes_of(tunings: Sequence[KernelTuning]) -> list[str]:
+    """What the reader should know of the comparison, each once."""
+    return list(dict.fromkeys([*tunings[0].contest.notes, *(text for t in tunings for text in t.notes)]))
+
+
 def tuning_document(tunings: Sequence[KernelTuning]) -> dict[str, Any]:
     """The thresholds as plain values: sizes in bytes from which each thing runs, in ascending order."""
 
     def plain(stretches: Sequence[KernelStretch]) -> list[dict[str, Any]]:
         return [{"from_bytes": s.low, "framework": s.framework or None, "kernel": s.kernel} for s in stretches]
 
+    contest = tunings[0].contest
     return {
         "machine": tunings[0].machine,
-        "nccl": NCCL_BESIDE,
+        "dtype": contest.dtype,
+        "cuda_graph": contest.cuda_graph,
+        "nccl": format_version(contest.nccl.version or (0, 0, 0)),
+        "nccl_env": contest.nccl.env,
+        "nccl_candidates": list(contest.candidates),
         "smallest_bytes": SIZES[0],
         "largest_bytes": SIZES[-1],
-        "releases": {name: ".".join(map(str, MEASURED_RELEASES[name][1])) for name in FRAMEWORKS},
+        "releases": {name: format_version(release) for name, release in contest.releases.items()},
+        "notes": notes_of(tunings),
         "by_number_of_gpus": {
             str(t.ranks): {
                 "winners": plain(t.winners),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commsim.kernels.choice import FRAMEWORKS
-from commsim.planner.kernels import KernelStretch, KernelTuning
+from commsim.nccl.version import format_version
+from commsim.planner.kernels import KernelStretch, KernelTuning, notes_of
 from commsim.report.crossover import Winner, plot_map
 from commsim.units import format_bytes, format_time
 
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
 def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
     """For each number of GPUs the winner from a size on, then each framework's rules; ends with a newline."""
-    lines = [f"# all_reduce on {tunings[0].machine}, calls in a CUDA graph; predicted"]
+    contest = tunings[0].contest
+    version = format_version(contest.nccl.version or (0, 0, 0))
+    env = f" with {' '.join(f'{name}={value}' for name, value in contest.nccl.env.items())}" if contest.nccl.env else ""
+    lines = [
+        f"# all_reduce of {contest.dtype} on {tunings[0].machine}, {contest.calls}; predicted",
+        f"# NCCL {version}{env}: {', '.join(contest.candidates)}",
+        *(f"# note: {text}" for text in notes_of(tunings)),
+    ]
     for t in tunings:
         lines.append(f"# {t.ranks} GPUs   {'from':>9}  {'quickest':<28} {'takes':>9}  {'NCCL':>9}")
         for stretch in t.winners:
@@ -44,4 +52,4 @@ def kernel_map(tunings: Sequence[KernelTuning]) -> Figure:
         for size in t.seconds:
             stretch = [s for s in t.winners if s.low <= size][-1]
             winners.append(Winner(size, t.ranks, stretch.name, t.machine))
-    return plot_map(winners, f"all_reduce on {tunings[0].machine}, in a CUDA graph")
+    return plot_map(winners, f"all_reduce on {tunings[0].machine}, {tunings[0].contest.calls}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from commsim.scenario.result import Result
     from commsim.scenario.run import Prepared
+    from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
 
@@ -53,18 +54,24 @@ class CommunicatorsOfScenario:
 def communicators_of_scenario(prepared: Prepared, result: Result) -> CommunicatorsOfScenario:
     """The communicators of a scenario that has been run.
 
-    Collectives with the same variables share one, which calls them in the order of the file and their sizes.
+    Collectives with the same variables share one, which calls them in the order of the file and their sizes. Beside
+    kernels of a framework stands its NCCL, for the sizes that fall back to it.
     """
-    scenario = prepared.scenario
+    scenario, notes = prepared.scenario, []
+    if scenario.library.name == "custom_all_reduce":
+        from commsim.scenario.kernel_rows import beside_kernels
+
+        notes.append(f"the buffers of {scenario.library.framework}'s own kernels are not counted")
+        scenario = beside_kernels(scenario)
     if scenario.library.name != "nccl":
         return CommunicatorsOfScenario((), 0, (f"the library is {scenario.library.name}: none of NCCL's",))
-    uses = (*_of_collectives(prepared), *_of_trainings(result))
+    uses = (*_of_collectives(prepared, scenario, result), *_of_trainings(result))
     others = sorted({answer.kind for answer in result.answers} - {Item.kind, TrainingItem.kind})
-    notes = tuple(f"the communicators of {kind} are not counted" for kind in others)
+    notes += [f"the communicators of {kind} are not counted" for kind in others]
     version = parse_version(scenario.library.version)
     kernels = kernel_bytes(min(group.gpu.sm for group in prepared.topology.groups), version) if uses else 0
-    notes += tuple(_beyond_memory(prepared.topology, uses, kernels))
-    return CommunicatorsOfScenario(uses, kernels, notes)
+    notes += _beyond_memory(prepared.topology, uses, kernels)
+    return CommunicatorsOfScenario(uses, kernels, tuple(notes))
 
 
 def _beyond_memory(topology: Topology, uses: Iterable[CommunicatorUse], kernels: int) -> Iterator[str]:
@@ -84,10 +91,11 @@ def _beyond_memory(topology: Topology, uses: Iterable[CommunicatorUse], kernels:
             )
 
 
-def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
+def _of_collectives(prepared: Prepared, scenario: Scenario, result: Result) -> Iterator[CommunicatorUse]:
+    """Of the scenario's NCCL, which is that of the prepared one or stands beside its kernels."""
     from commsim.scenario.setting import nccl_graphs
 
-    scenario, topology = prepared.scenario, prepared.topology
+    topology, own = prepared.topology, _own_kernels(result)
     version, graphs = parse_version(scenario.library.version), nccl_graphs(scenario, topology)
     registered = scenario.library.registered
     ranks = None if prepared.placed is None else prepared.placed.ranks
@@ -104,13 +112,22 @@ def _of_collectives(prepared: Prepared) -> Iterator[CommunicatorUse]:
         if work.collective not in FUNCTIONS:
             mine.append((work.collective, ""))
             continue
-        sizes = [size for size in work.sizes or measured if size]
+        sizes = [size for size in work.sizes or measured if size and (work, size) not in own]
         if model.system.ranks > 1:
             mine += [(work.collective, model.predict(work.collective, size).algorithm) for size in sizes]
     for key, model in models.items():
         memory = communicator_memory(model, calls[key])
         names = ", ".join(dict.fromkeys(work.collective for work in scenario.collectives if _same(scenario, work, key)))
         yield CommunicatorUse(names, memory)
+
+
+def _own_kernels(result: Result) -> set[tuple[Any, int]]:
+    """Items and sizes that a framework's own kernels run."""
+    if result.scenario.library.name != "custom_all_reduce":
+        return set()
+    pairs = zip(result.scenario.workload, result.answers, strict=True)
+    of_items = [(work, item) for work, item in pairs if isinstance(item, Item)]
+    return {(work, r.size_bytes) for work, item in of_items for r in item.rows if not r.algorithm.startswith("nccl")}
 
 
 def _same(scenario: Any, work: Any, key: tuple[tuple[str, str], ...]) -> bool:

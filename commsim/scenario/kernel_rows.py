@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from commsim.errors import CommsimError
-from commsim.kernels.choice import MEASURED_RELEASES, KernelCall, KernelChoice, choose
+from commsim.kernels.choice import MEASURED_RANKS, MEASURED_RELEASES, KernelCall, KernelChoice, choose
 from commsim.kernels.costs import LATENCIES, wait_seconds
 from commsim.kernels.device import KernelDevice, kernel_device
 from commsim.kernels.predict import beyond_measured, kernel_costs, kernel_time, kernel_values
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
+S = TypeVar("S", bound="Setting")
+
 NCCL_BESIDE = "2.27.5"
 """NCCL of torch 2.9, which vLLM 0.14 and SGLang 0.5.9 require; taken for all releases."""
 
@@ -30,7 +32,7 @@ KERNELS_REDUCE = "all_reduce"
 """The collective that the kernels are for."""
 
 
-def beside_kernels(scenario: Setting) -> Setting:
+def beside_kernels(scenario: S) -> S:
     """The scenario with the NCCL that frameworks fall back to."""
     one = scenario.model_copy(update={"library": Library(name="nccl", version=NCCL_BESIDE)})
     one._document, one._base_dir = scenario.document, scenario.base_dir
@@ -48,7 +50,35 @@ def device_of(topology: Topology) -> KernelDevice:
     rate = float(out[topology.rank_vertex].min())
     if not rate:
         raise CommsimError("without NVLink two GPUs run the kernel over PCIe, which was not measured")
-    return replace(kernel_device(accelerator_of(topology), topology.cpu.vendor), nvlink_bytes_per_s=rate)
+    device = replace(kernel_device(accelerator_of(topology), topology.cpu.vendor), nvlink_bytes_per_s=rate)
+    if device.domain > 1:
+        return device
+    # The datasheet of a superchip knows it alone; NVLink of the machine joins those of a node, which is one host.
+    return replace(device, tray=topology.ranks_per_node, domain=topology.ranks_per_node)
+
+
+def kernels_fault(topology: Topology) -> str:
+    """Why frameworks take their kernels on none of a machine's GPUs together; empty where they may."""
+    if topology.nodes > 1:
+        return "the ranks are on several nodes, which no NVLink joins"
+    n = topology.world_size
+    if n == 1:
+        return "there is one GPU"
+    joined = all(topology.path_type(a, b) == "NVL" for a in range(n) for b in range(a + 1, n))
+    return "" if joined or n == 2 else "NVLink does not join all of the GPUs with each other"
+
+
+def unmeasured(topology: Topology, device: KernelDevice) -> list[str]:
+    """What of a machine no rows are of, as sentences: its kernels' times are extrapolated."""
+    n, outside = topology.world_size, []
+    if n > device.tray:
+        outside.append(f"{n} GPUs over several trays")
+    elif n not in MEASURED_RANKS:
+        outside.append(f"{n} GPUs")
+    if not all(group.has_nvswitch for group in topology.groups):
+        outside.append("GPUs that no NVSwitch joins")
+    known = f"{', '.join(map(str, MEASURED_RANKS[:-1]))} or {MEASURED_RANKS[-1]} GPUs of one host behind NVSwitch"
+    return [f"kernels on {what} are outside what was measured: {known}" for what in outside]
 
 
 def multicasts(topology: Topology) -> bool:
@@ -65,13 +95,18 @@ class KernelRows(RowPredictor):
         self.nccl = nccl
         library = scenario.library
         assert library.framework is not None  # the scenario is refused without one
-        self.framework, self.cuda_graph = library.framework, library.cuda_graph
+        self.framework, self.cuda_graph = library.framework, library.cuda_graph is not False
         newest = MEASURED_RELEASES[self.framework][1]
         self.release = parse_version(library.version) if "version" in library.model_fields_set else newest
         self.single = scenario.mode == "single"
         self.values, self.multicast = kernel_values(), switches
         self.never = self._never()
         self.device = None if self.never else self._device(scenario)
+        self.notes = [] if self.device is None else unmeasured(topology, self.device)
+        if self.single and self.cuda_graph:
+            self.notes.append(
+                "mode single has no effect on kernels in a CUDA graph: launches are part of what they cost"
+            )
         self.provenance = f"kernels of {self.framework} {'.'.join(map(str, self.release))}, fitted to rows of silicon"
         if text := beyond_measured(self.framework, self.release):
             self.warnings.append(text)
@@ -83,12 +118,7 @@ class KernelRows(RowPredictor):
         topology, work = self.topology, self.work
         if work.collective != KERNELS_REDUCE or work.redop != "sum":
             return f"its kernels are for {KERNELS_REDUCE} with sum"
-        if topology.nodes > 1:
-            return "the ranks are on several nodes, which no NVLink joins"
-        if self.n_ranks == 1:
-            return "there is one GPU"
-        joined = all(topology.path_type(a, b) == "NVL" for a in range(self.n_ranks) for b in range(a + 1, self.n_ranks))
-        return "" if joined or self.n_ranks == 2 else "NVLink does not join all of the GPUs with each other"
+        return kernels_fault(topology)
 
     def _device(self, scenario: Setting) -> KernelDevice:
         """The machine's GPU; a ScenarioError at `topology` where the kernels were not measured on its like."""
@@ -119,7 +149,7 @@ class KernelRows(RowPredictor):
             self.n_ranks,
             size,
             multicast=self.multicast,
-            bfloat16=self.work.dtype == "bfloat16",
+            dtype=self.work.dtype,
         )
 
     def _choice(self, size: int) -> KernelChoice:
@@ -130,6 +160,7 @@ class KernelRows(RowPredictor):
         if choice.kernel == "nccl":
             return self._by_nccl(size, choice)
         call, v = self._call(size), self.values
+        self.warnings += [text for text in self.notes if text not in self.warnings]
         time = kernel_time(call, choice.kernel, cuda_graph=self.cuda_graph, single=self.single, v=v)
         waits = wait_seconds(kernel_costs(call, choice.kernel, cuda_graph=self.cuda_graph), call.device, v)
         row = self.row(size, time.time_s)

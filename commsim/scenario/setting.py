@@ -13,13 +13,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from commsim.collectives.semantics import NcclTestsName
 from commsim.document import Document, located, raise_faults, refuse
-from commsim.document.types import KeyFaults, KeyPath, show
+from commsim.document.types import KeyFaults, KeyPath
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
 from commsim.nccl.version import Version, parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.placement import PlacementSpec
+from commsim.scenario.release import DEFAULT_NCCL_VERSION, Framework, framework_of, version_of
 from commsim.scenario.strict import Strict
 from commsim.scenario.variation import VariationSpec
 from commsim.topology.presets import load_topology
@@ -29,27 +30,7 @@ if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.topology.graph import Topology
 
-DEFAULT_NCCL_VERSION = "2.26.2"
-
 Mode = Literal["back_to_back", "single"]
-
-Framework = Literal["vllm", "sglang", "tensorrt_llm"]
-"""Those of `commsim.kernels.choice`, which few scenarios need."""
-
-
-def _version(value: Any) -> Any:
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", value, re.ASCII):
-        return value
-    raise ValueError(f"found {show(value)}, expected an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}")
-
-
-def _framework(value: Any) -> Any:
-    if value == "flashinfer":
-        raise ValueError(
-            "found flashinfer, which ships kernels of others and no rule from which size which runs; expected "
-            "tensorrt_llm, whose one and two shots it has, or vllm"
-        )
-    return value
 
 
 def _env_value(value: Any) -> Any:
@@ -84,9 +65,17 @@ class LibrarySetup(Strict):
             "all-reduce kernels, or `none` for raw schedules; the name alone may stand in place of the block"
         ),
     )
-    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str)] = Field(
+    framework: Annotated[Framework, BeforeValidator(framework_of, json_schema_input_type=Framework)] | None = Field(
+        default=None,
+        description=(
+            "with custom_all_reduce: whose kernels and rules; without `version` its newest release that was measured"
+        ),
+    )
+    version: Annotated[str, BeforeValidator(version_of, json_schema_input_type=str | float)] = Field(
         default=DEFAULT_NCCL_VERSION,
-        description="of NCCL or of the framework, three numbers: constants and rules differ by version",
+        description=(
+            "of NCCL, three numbers, or of the framework, two or three: constants and rules differ by version"
+        ),
     )
     env: dict[str, EnvValue] = Field(
         default_factory=dict, description="the `NCCL_*` variables of the run; one that is not modelled gives a warning"
@@ -114,15 +103,12 @@ class LibrarySetup(Strict):
             "`-R 1`), `window` as symmetric memory with `ncclCommWindowRegister` (`-R 2`, from NCCL 2.27)"
         ),
     )
-    framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(
+    cuda_graph: bool | None = Field(
         default=None,
         description=(
-            "with custom_all_reduce: whose kernels and rules; without `version` its newest release that was measured"
+            "with custom_all_reduce: calls are captured in a CUDA graph, as where it is left out; false: Python makes "
+            "each of them"
         ),
-    )
-    cuda_graph: bool = Field(
-        default=True,
-        description="with custom_all_reduce: calls are captured in a CUDA graph; false: Python makes each of them",
     )
     one_host: bool = Field(
         default=False,

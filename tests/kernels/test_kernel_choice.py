@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -11,13 +11,13 @@ from commsim.errors import ScenarioError
 from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, Framework, KernelCall, choose
 from commsim.kernels.costs import KERNELS
 from commsim.kernels.device import kernel_device
-from commsim.scenario import setting
+from commsim.scenario import release
 from commsim.training.accelerator import accelerator
 
 KIB, MIB = 1024, 1024 * 1024
 
 
-def kernel(framework: Framework, release: str, gpu: str, ranks: int, nbytes: int, **more: bool) -> str:
+def kernel(framework: Framework, release: str, gpu: str, ranks: int, nbytes: int, **more: Any) -> str:
     numbers = tuple(map(int, release.split(".")))
     device = kernel_device(accelerator(gpu))
     return choose(KernelCall(framework, (numbers[0], numbers[1], numbers[2]), device, ranks, nbytes, **more)).kernel
@@ -57,8 +57,24 @@ def test_vllm(gpu: str, ranks: int, nbytes: int, expected: str) -> None:
 def test_vllm_needs_multicast_and_bfloat16_for_symmetric_memory() -> None:
     assert kernel("vllm", "0.24.0", "H100", 8, 4 * MIB, multicast=False) == "peer.two_shot"
     assert kernel("vllm", "0.24.0", "H100", 8, 8 * MIB, multicast=False) == "nccl"
-    assert kernel("vllm", "0.24.0", "H100", 8, 4 * MIB, bfloat16=False) == "nccl"
-    assert kernel("vllm", "0.24.0", "H100", 8, 128 * KIB, bfloat16=False) == "peer.one_shot"
+    assert kernel("vllm", "0.24.0", "H100", 8, 4 * MIB, dtype="float16") == "nccl"
+    assert kernel("vllm", "0.24.0", "H100", 8, 128 * KIB, dtype="float16") == "peer.one_shot"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float8_e4m3"])
+def test_types_that_no_kernel_is_compiled_for_are_nccl_s(framework: Framework, dtype: str) -> None:
+    call = KernelCall(framework, MEASURED_RELEASES[framework][1], kernel_device(accelerator("H100")), 8, 4096)
+    assert all(choose(replace(call, dtype=of)).kernel != "nccl" for of in ("bfloat16", "float16", "float32"))
+    choice = choose(replace(call, dtype=dtype))
+    assert choice.kernel == "nccl"
+    assert choice.why == f"its kernels are for bfloat16, float16 and float32, not {dtype}"
+
+
+def test_sizes_in_words_are_whole_units_or_bytes() -> None:
+    call = KernelCall("tensorrt_llm", (1, 0, 0), kernel_device(accelerator("A100")), 8, 2 * MIB)
+    assert choose(call).why == "above the kernels' 1 MiB"
+    assert choose(replace(call, release=(1, 3, 0), nbytes=8 * MIB)).why == "above the kernels' 8,000,000 B"
 
 
 def test_vllm_takes_the_largest_size_of_symmetric_memory_since_it_compares_so() -> None:
@@ -125,7 +141,7 @@ def test_every_kernel_that_a_rule_names_has_costs() -> None:
 
 
 def test_a_scenario_knows_the_same_frameworks() -> None:
-    assert get_args(setting.Framework) == FRAMEWORKS
+    assert get_args(release.Framework) == FRAMEWORKS
 
 
 def test_gpus_without_rows_are_refused() -> None:

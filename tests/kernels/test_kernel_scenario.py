@@ -136,10 +136,11 @@ def test_what_does_not_apply_is_refused_at_its_place(
         answered(tmp_path, topology, library, more=more)
 
 
-def test_options_of_the_kernels_are_refused_with_nccl(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_options_of_the_kernels_are_refused_with_nccl(tmp_path: Path, value: str) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(
-        "name: n\ntopology: {preset: hgx-h100}\nlibrary: {name: nccl, cuda_graph: false}\n"
+        f"name: n\ntopology: {{preset: hgx-h100}}\nlibrary: {{name: nccl, cuda_graph: {value}}}\n"
         "workload: [{collective: all_reduce, sizes: 1 MiB}]\n"
     )
     with pytest.raises(ScenarioError, match="found cuda_graph with library nccl, expected it only with library custom"):
@@ -162,3 +163,89 @@ def test_a_degraded_nvlink_counts(tmp_path: Path) -> None:
     slow = "{preset: hgx-h100, node: {nvlink: {links: 9}}}"
     (half,), (whole,) = (item(answered(tmp_path, t, sizes="64 MiB")).rows for t in (slow, "{preset: hgx-h100}"))
     assert 1.5 < half.time_s / whole.time_s <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "written", "release"),
+    [
+        ("tensorrt_llm", "1.3", "1.3.0"),
+        ("tensorrt_llm", "'1.0'", "1.0.0"),
+        ("vllm", "0.24", "0.24.0"),
+        ("vllm", "'0.20'", "0.20.0"),
+        ("sglang", "0.5.10", "0.5.10"),
+    ],
+)
+def test_a_framework_s_release_may_have_two_numbers(tmp_path: Path, framework: str, written: str, release: str) -> None:
+    result = answered(tmp_path, library=f", framework: {framework}, version: {written}", sizes="4 KiB")
+    assert f"version: {release}" in result.resolved
+    assert not [text for text in result.warnings if "releases measured" in text]
+
+
+@pytest.mark.parametrize(
+    ("library", "expected"),
+    [
+        (
+            ", framework: vllm, version: 0.20",
+            r"found the number 0\.2, which 0\.20 would be, too: .* 0\.2\.0 or 0\.20\.0",
+        ),
+        (", framework: vllm, version: new", r"expected a release of vllm of two or three numbers, such as 0\.24\.0"),
+        (", framework: tensorrt_llm, version: 1", r"found 1, expected a release of tensorrt_llm"),
+    ],
+)
+def test_what_is_no_release_is_refused_by_the_framework_s_name(tmp_path: Path, library: str, expected: str) -> None:
+    with pytest.raises(ScenarioError, match=expected):
+        answered(tmp_path, library=library)
+
+
+def test_another_framework_s_release_is_said_to_be_that(tmp_path: Path) -> None:
+    result = answered(tmp_path, library=", framework: sglang, version: 0.24.0", sizes="4 KiB")
+    (text,) = [text for text in result.warnings if "releases measured" in text]
+    assert "newer than the releases measured (0.5.9 to 0.5.14)" in text
+    assert text.endswith("vllm has such a release")
+
+
+@pytest.mark.parametrize(("framework", "dtype"), [("vllm", "int32"), ("sglang", "float64"), ("tensorrt_llm", "int8")])
+def test_other_types_fall_back_to_nccl_with_the_reason(tmp_path: Path, framework: str, dtype: str) -> None:
+    answered(tmp_path, library=f", framework: {framework}")
+    path = tmp_path / "s.yaml"
+    path.write_text(path.read_text().replace("dtype: bfloat16", f"dtype: {dtype}"))
+    result = run(load_scenarios(path)[0])
+    assert all(row.algorithm.startswith("nccl ") for row in item(result).rows)
+    assert [text for text in result.warnings if f"bfloat16, float16 and float32, not {dtype}" in text]
+
+
+@pytest.mark.parametrize(
+    ("topology", "library", "outside"),
+    [
+        ("{preset: gb200-nvl72}", ", framework: tensorrt_llm", "kernels on 72 GPUs over several trays are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 6}", ", framework: vllm", "kernels on 6 GPUs are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 3}", ", framework: sglang", "kernels on 3 GPUs are outside"),
+        ("{preset: gh200x4}", ", framework: vllm", "kernels on GPUs that no NVSwitch joins are outside"),
+        ("{preset: hgx-h100, gpus_per_node: 4}", ", framework: vllm", ""),
+        ("{preset: gb200-nvl72, gpus_per_node: 4}", ", framework: vllm", ""),
+    ],
+)
+def test_kernels_beyond_what_was_measured_are_said_to_be(
+    tmp_path: Path, topology: str, library: str, outside: str
+) -> None:
+    result = answered(tmp_path, topology, library, sizes="64 KiB")
+    assert not item(result).rows[0].algorithm.startswith("nccl")
+    said = [text for text in result.warnings if "outside what was measured" in text]
+    assert len(said) == bool(outside)
+    assert all(text.startswith(outside) for text in said)
+
+
+def test_superchips_of_a_node_are_one_host(tmp_path: Path) -> None:
+    """Four GH200 of a Quad node: one host, whose NVLink joins them all."""
+    result = answered(tmp_path, "{preset: gh200x4}", sizes="64 KiB")
+    assert item(result).rows[0].algorithm == "one_shot"
+    assert not [text for text in result.warnings if "hosts" in text]
+
+
+def test_a_single_call_in_a_graph_is_said_to_take_no_longer(tmp_path: Path) -> None:
+    single, usual = (answered(tmp_path, sizes="64 KiB", more=more) for more in ("mode: single", ""))
+    assert item(single).rows[0].time_s == item(usual).rows[0].time_s
+    (text,) = set(single.warnings) - set(usual.warnings)
+    assert text.startswith("mode single has no effect on kernels in a CUDA graph")
+    eager = answered(tmp_path, library=", framework: vllm, cuda_graph: false", sizes="64 KiB", more="mode: single")
+    assert not [text for text in eager.warnings if "mode single" in text]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -76,3 +77,23 @@ def test_stages_that_are_alike_stand_together(name: str) -> None:
     assert done.exit_code == 0
     assert "# stage 0, stage 1, stage 2, stage 3: 16 ranks on 16 nodes, rank 0" in done.stdout
     assert "# stage 0, stage 1, stage 2, stage 3: 2 ranks on 2 nodes, rank 0, 2 each" in done.stdout
+
+
+def test_beside_kernels_stands_the_nccl_that_they_fall_back_to(tmp_path: Path) -> None:
+    """vLLM on 8 H100: 64 KiB is its own kernel's, 1 GiB NCCL's by NVLS, whose buffers come with that call alone."""
+    text = (
+        "name: n\ntopology: {preset: hgx-h100}\nlibrary: {name: custom_all_reduce, framework: vllm}\n"
+        "workload: [{collective: all_reduce, dtype: bfloat16, sizes: SIZES}]\n"
+    )
+    nccl = text.replace("custom_all_reduce, framework: vllm", "nccl, version: 2.27.5")
+
+    def memory(text: str, sizes: str) -> dict[str, Any]:
+        (result,) = json.loads(invoke(tmp_path, text.replace("SIZES", sizes), "--json"))["results"]
+        return dict(result["memory"])
+
+    both, large = memory(text, "[64 KiB, 1 GiB]"), memory(nccl, "[1 GiB]")
+    assert both["communicators"] == large["communicators"]
+    assert both["kernel_bytes"] == large["kernel_bytes"]
+    assert both["notes"] == ["the buffers of vllm's own kernels are not counted"]
+    (small,) = memory(text, "[64 KiB]")["communicators"]
+    assert {held["when"] for held in small["held"]} == {"init"}

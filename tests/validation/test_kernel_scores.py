@@ -99,6 +99,9 @@ def test_gpus_that_the_project_has_no_rows_of_are_scored_by_their_datasheet(tmp_
     [
         (f"{H100}512,0", r"rows\.csv:2:\d+: latency: found '0', expected milliseconds above 0"),
         (f"{H100}512,fast", r"rows\.csv:2:\d+: latency: found 'fast'"),
+        (f"{H100}512,-1", r"rows\.csv:2:\d+: latency: found '-1', expected milliseconds above 0"),
+        (f"{H100}512,", r"rows\.csv:2:\d+: latency: found '', expected milliseconds above 0"),
+        (f"{H100}{2**40 + 1},0.1", r"message_size: found '1099511627777', expected at most 1,099,511,627,776 elements"),
         (f"{H100}many,0.1", r"rows\.csv:2:\d+: message_size: found 'many', expected a whole number"),
         (f"{H100}0,0.1", "message_size: found '0', expected 1 or more"),
         (f"{H100}512,0.1".replace("bfloat16,8", "bfloat16,1"), "num_gpus: found '1', expected 2 or more"),
@@ -118,6 +121,55 @@ def test_a_table_of_other_columns_is_refused(tmp_path: Path) -> None:
         read_table(path)
     with pytest.raises(LogFormatError, match=r"none\.csv: cannot be read: .*No such file"):
         read_table(tmp_path / "none.csv")
+
+
+def test_other_operations_are_listed_and_not_scored(tmp_path: Path) -> None:
+    head = HEAD.replace("latency", "latency,op_name")
+    lines = [f"{H100}512,0.005,{name}" for name in ("all_reduce", "AllReduce", "", "all_gather", "all_gather")]
+    read = read_table(table(tmp_path, *lines, head=head))
+    assert len(read.rows) == 3
+    assert read.refused == {("NVIDIA H100 80GB HBM3", "its op_name is all_gather, not all_reduce"): 2}
+
+
+@pytest.mark.parametrize("name", ["TRTLLM", "tensorrt_llm", "TensorRT-LLM", "trt-llm"])
+def test_frameworks_are_known_as_users_write_them(tmp_path: Path, name: str) -> None:
+    (row,) = read_table(table(tmp_path, f"{H100}512,0.005".replace("vLLM,0.24.0", f"{name},1.3"))).rows
+    assert (row.call.framework, row.call.release) == ("tensorrt_llm", (1, 3, 0))
+
+
+def test_types_count_in_the_rules(tmp_path: Path) -> None:
+    """4 MiB of vLLM on H100: torch's symmetric memory takes bfloat16 alone, the kernels no integers."""
+    lines = [f"{H100}{4 * 2**20 // size},0.05".replace("bfloat16", name) for name, size in (("bf16", 2), ("half", 2))]
+    rows = read_table(table(tmp_path, *lines, f"{H100}512,0.05".replace("bfloat16", "int32"))).rows
+    assert [row.choice.kernel for row in rows] == ["symmetric.multimem", "nccl", "nccl"]
+    assert rows[0].call.nbytes == rows[1].call.nbytes == 4 * 2**20
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    path = table(tmp_path, f"{H100}512,0.005", head=f"\ufeff{HEAD}")
+    assert len(read_table(path).rows) == 1
+
+
+def test_semicolons_are_named(tmp_path: Path) -> None:
+    path = table(tmp_path, f"{H100}512,0.005".replace(",", ";"), head=HEAD.replace(",", ";"))
+    with pytest.raises(LogFormatError, match=r"rows\.csv:1:1: found fields with ';' between them, expected ','"):
+        read_table(path)
+
+
+def test_a_table_of_nothing_predictable_is_refused_with_the_reason_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table(tmp_path, f"{H100}512,0.005".replace("H100 80GB HBM3", "X9000"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["commsim", "validate", "kernels", "--data", "rows.csv", "--json", "f.json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    printed = capsys.readouterr()
+    assert "found no row that can be predicted of 1:" in printed.err
+    assert "no datasheet of NVIDIA X9000 is known (1 rows of NVIDIA X9000)" in printed.err
+    assert not printed.out
+    assert not (tmp_path / "f.json").exists()
 
 
 @pytest.mark.parametrize("more", [["--data", "rows.csv", "--json", "f.json"], ["--data", "rows.csv", "--report"]])

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import typer
 
 from commsim.cli.say import say
-from commsim.errors import ScenarioError
+from commsim.errors import Fault, LogFormatError, ScenarioError
 from commsim.files import check_writable, write_atomically
 from commsim.report.page import Page
 from commsim.report.page import html as page_text
@@ -114,6 +114,11 @@ def kernels(data: Path | None, output: Output) -> None:
     for path in output.files:
         check_writable(path)
     figures = document(score(data))
+    if not figures["n_scored"]:
+        reasons = [f"{of['reason']} ({of['rows']} rows of {of['device']})" for of in figures["not_predicted"]]
+        more = [f"and {len(reasons) - 10} more"] if len(reasons) > 10 else []
+        text = "\n".join([f"found no row that can be predicted of {figures['n_rows']:,}:", *reasons[:10], *more])
+        raise LogFormatError([Fault(str(data), 0, 0, "", text)])
     _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
 
 

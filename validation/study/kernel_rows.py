@@ -18,6 +18,7 @@ from commsim.errors import CommsimError, Fault, LogFormatError
 from commsim.kernels.choice import Framework, KernelCall, KernelChoice, Release, choose
 from commsim.kernels.device import KernelDevice, kernel_device
 from commsim.measure.csv_tables import CsvRecord, csv_records
+from commsim.nccl.operation import OTHER_DTYPE_NAMES
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.presets import load_preset
 from commsim.training.accelerator import accelerator_of_board
@@ -49,6 +50,9 @@ NCCL_VERSION = (2, 27, 5)
 """Of NCCL beside the frameworks: that of torch 2.9, which vLLM 0.14 and SGLang 0.5.9 require; taken for all."""
 
 MILLI = 1e-3
+
+MOST_ELEMENTS = 1 << 40
+"""More of them no GPU holds."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def read_table(path: Path) -> KernelTable:
     refused: Counter[tuple[str, str]] = Counter()
     faults: list[Fault] = []
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
             for record in _checked(csv_records(stream, path), path):
                 try:
                     made = _row(record)
@@ -112,29 +116,35 @@ def _checked(records: Iterator[CsvRecord], path: Path) -> Iterator[CsvRecord]:
     for i, record in enumerate(records):
         missing = [name for name in COLUMNS if name not in record.header]
         if i == 0 and missing:
-            text = f"found no column {', '.join(missing)}, expected {', '.join(COLUMNS)}"
+            text = f"found no column {', '.join(missing)} in the header {', '.join(record.header)[:200]!r}"
+            if len(record.header) == 1 and ";" in record.header[0]:
+                text = "found fields with ';' between them, expected ','"
             raise LogFormatError([Fault(str(path), 1, 1, "", text)])
         yield record
 
 
 def _row(record: CsvRecord) -> KernelRow | str:
     """The row, or why it can't be predicted."""
-    seconds = record.number("latency") * MILLI
-    if not seconds > 0:
-        raise record.fault("latency", "milliseconds above 0")
+    if _letters(record.get("op_name")) not in ("", "allreduce"):
+        return f"its op_name is {record['op_name'][:40]}, not all_reduce"
+    seconds = _milliseconds(record) * MILLI
     ranks, elements = record.integer("num_gpus"), record.integer("message_size")
     if ranks < 2 or elements < 1:
         raise record.fault("num_gpus" if ranks < 2 else "message_size", "2 or more" if ranks < 2 else "1 or more")
-    framework = FRAMEWORKS.get(record["framework"].lower().replace("-", "").replace("tensorrt", "trt"))
+    if elements > MOST_ELEMENTS:
+        raise record.fault("message_size", f"at most {MOST_ELEMENTS:,} elements")
+    framework = FRAMEWORKS.get(_letters(record["framework"]).replace("tensorrt", "trt"))
     if framework is None:
-        return f"no rules of the framework {record['framework']} are known, but those of {', '.join(FRAMEWORKS)}"
-    item_bytes = ITEM_BYTES.get(record["allreduce_dtype"], 0) or OTHER_ITEM_BYTES.get(record["allreduce_dtype"], 0)
-    if not item_bytes:
-        raise record.fault("allreduce_dtype", f"one of {', '.join([*ITEM_BYTES, *OTHER_ITEM_BYTES])}")
+        known = ", ".join(FRAMEWORKS.values())
+        return f"no rules of the framework {record['framework'][:40]!r} are known, but those of {known}"
+    written = record["allreduce_dtype"]
+    dtype = OTHER_DTYPES.get(written, written)
+    if dtype not in ITEM_BYTES:
+        raise record.fault("allreduce_dtype", f"one of {', '.join([*ITEM_BYTES, *OTHER_DTYPES])}")
     release = _release(record)
     try:
         device = device_of(record["device"])
-        call = KernelCall(framework, release, device, ranks, elements * item_bytes)
+        call = KernelCall(framework, release, device, ranks, elements * ITEM_BYTES[dtype], dtype=dtype)
         choice = choose(call)
         nccl_s = nccl_seconds(device.name, ranks, call.nbytes) if choice.kernel == "nccl" else 0.0
     except CommsimError as error:
@@ -142,8 +152,23 @@ def _row(record: CsvRecord) -> KernelRow | str:
     return KernelRow(call, not record["kernel_source"].endswith("_eager"), choice, nccl_s, seconds)
 
 
-OTHER_ITEM_BYTES = {"half": 2, "float": 4, "bf16": 2, "fp8": 1}
-"""Names of types in such tables beside those of nccl-tests."""
+OTHER_DTYPES = {**OTHER_DTYPE_NAMES, "fp8": "float8_e4m3"}
+"""Names of types in such tables beside those of torch."""
+
+
+def _letters(text: str) -> str:
+    """Small, without what stands between words: TensorRT-LLM, tensorrt_llm and trtllm differ by no more."""
+    return re.sub(r"[-_ ]", "", text.lower())
+
+
+def _milliseconds(record: CsvRecord) -> float:
+    try:
+        value = record.number("latency")
+    except LogFormatError:
+        value = 0.0
+    if not value > 0:
+        raise record.fault("latency", "milliseconds above 0, from 1e-9 to 1e15")
+    return value
 
 
 def _release(record: CsvRecord) -> Release:

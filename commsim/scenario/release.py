@@ -1,0 +1,66 @@
+"""The `version` and `framework` of a scenario's library: whose release it is, and what it may look like."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import ValidationInfo
+
+from commsim.document.types import show
+
+DEFAULT_NCCL_VERSION = "2.26.2"
+
+Framework = Literal["vllm", "sglang", "tensorrt_llm"]
+"""Those of `commsim.kernels.choice`, which few scenarios need."""
+
+_RELEASE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", re.ASCII)
+
+
+def version_of(value: Any, info: ValidationInfo) -> Any:
+    """NCCL's three numbers, or those of a framework's release, whose last may be left out: it is 0."""
+    text = repr(value) if isinstance(value, float) else value
+    framework, whole = info.data.get("framework"), isinstance(text, str) and _RELEASE.fullmatch(text)
+    if info.data.get("name") != "custom_all_reduce":
+        if whole and not isinstance(value, float) and text.count(".") == 2:
+            return text
+        example = f"an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}"
+        raise ValueError(f"found {show(value)}, expected {example}")
+    if not whole:
+        of = framework or "the framework"
+        raise ValueError(
+            f"found {show(value)}, expected a release of {of} of two or three numbers{_example(framework)}"
+        )
+    if isinstance(value, float) and framework is not None and not _one_reading(text, framework):
+        raise ValueError(
+            f"found the number {text}, which {text}0 would be, too: expected a release of {framework} of three "
+            f"numbers, such as {text}.0 or {text}0.0"
+        )
+    return text if text.count(".") == 2 else f"{text}.0"
+
+
+def _measured(framework: Framework) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    from commsim.kernels.choice import MEASURED_RELEASES
+
+    return MEASURED_RELEASES[framework]
+
+
+def _example(framework: Framework | None) -> str:
+    return "" if framework is None else f", such as {'.'.join(map(str, _measured(framework)[1]))}"
+
+
+def _one_reading(text: str, framework: Framework) -> bool:
+    """Whether a number without its last zeros is one release: by two digits, or by what was measured."""
+    major, minor = text.split(".")
+    first, last = _measured(framework)
+    return len(minor) > 1 or first[:2] <= (int(major), int(minor)) <= last[:2]
+
+
+def framework_of(value: Any) -> Any:
+    """Frameworks that have rules; flashinfer's kernels are others'."""
+    if value == "flashinfer":
+        raise ValueError(
+            "found flashinfer, which ships kernels of others and no rule from which size which runs; expected "
+            "tensorrt_llm, whose one and two shots it has, or vllm"
+        )
+    return value
