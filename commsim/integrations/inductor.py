@@ -23,7 +23,8 @@ from typing import Any, Self
 
 from commsim.collectives.semantics import GATHERING, ITEM_BYTES, REDUCING
 from commsim.errors import CommsimError, MeasurementError
-from commsim.scenario.cost_source import AnyMachine, of_job, shared_table
+from commsim.scenario.cost_question import AnyMachine, of_job
+from commsim.scenario.cost_source import shared_table
 from commsim.topology.graph import Topology
 
 _COLLECTIVES = {
