@@ -105,7 +105,8 @@ def cost(
     mapping, or a Topology; one that does not say how many nodes it has gets as many as the ranks need. `dtype`
     (float32), `redop` (sum), `library` and `mode` are as in a scenario: one that is the machine is asked as it is, its
     item of the collective too, but for what is given here.
-    Raises CommsimError with what was found and expected.
+    Settings without effect and what else the model warns of come as Python warnings, once; that a version of NCCL is
+    assumed is said by `cost_table` alone. Raises CommsimError with what was found and expected.
 
     >>> import commsim as cs
     >>> one, two = (cs.cost("all_reduce", "64 MiB", ranks, "hgx-h100-ndr400") for ranks in (8, 16))
@@ -135,7 +136,7 @@ def cost_table(
     >>> table(64 * 2**20) == table("64 MiB") == cs.cost("send_recv", 64 * 2**20, 16, "hgx-h100-ndr400")
     True
     """
-    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
+    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
 
 
 def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:

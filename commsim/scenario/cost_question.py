@@ -12,8 +12,8 @@ from commsim.collectives.semantics import NCCL_TESTS
 from commsim.document import Document, apply_overrides, raise_faults, read_documents
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError
-from commsim.scenario.load import check_document, find_scenario, load_scenarios, with_machine
-from commsim.scenario.setting import Setting
+from commsim.scenario.load import check_document, find_scenario, load_scenarios, scenario_warnings, with_machine
+from commsim.scenario.setting import Setting, idle_warnings
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_topology, preset_names
 
@@ -64,6 +64,12 @@ def of_job(
     """
     assert not isinstance(machine, Topology), "which has its ranks"
     return setting_of(machine, ranks, AskedCall(None, mode=mode, library=library))
+
+
+def notes_of(setting: Scenario, topology: Topology) -> tuple[str, ...]:
+    """What of a question has no effect, as `run` says it of a scenario."""
+    notes = scenario_warnings(setting) + idle_warnings(setting, topology)
+    return tuple(note.removeprefix(f"{_NO_FILE}:1:1 ") for note in notes)
 
 
 def built(spec: TopologySpec, base_dir: Path, joined: bool) -> Topology:
@@ -117,7 +123,7 @@ def _path_of(name: str) -> Path:
         path = Path(name) if Path(name).is_file() else find_scenario(name)
         if path.is_file():
             return path
-    except (ScenarioError, ValueError):  # a name with a NUL
+    except (ScenarioError, ValueError, OSError):  # a name with a NUL, or too long for one
         pass
     raise ScenarioError(
         f"machine: found {show(name)}, which is no file and no shipped scenario; of presets, "

@@ -17,7 +17,8 @@ import commsim
 from commsim.collectives.semantics import NCCL_TESTS, REDUCING
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError, TopologyError
-from commsim.scenario.cost_question import AnyMachine, AskedCall, built, setting_of
+from commsim.nccl.job_notes import NO_VERSION
+from commsim.scenario.cost_question import AnyMachine, AskedCall, built, notes_of, setting_of
 from commsim.scenario.cost_table import CostTable
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.setting import Setting
@@ -49,6 +50,8 @@ class ModelSource:
     topology: Topology
     work: CollectiveSpec
     ranks: tuple[int, ...] | None
+    notes: tuple[str, ...] = ()
+    """What of the question has no effect."""
 
     @property
     def step_bytes(self) -> int:
@@ -59,7 +62,7 @@ class ModelSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         """As of CostSource."""
-        return tuple(self.predictor.warnings)
+        return (*self.notes, *self.predictor.warnings)
 
     @cached_property
     def predictor(self) -> RowPredictor:
@@ -106,19 +109,22 @@ def cost_table(
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    warn: bool = False,
 ) -> CostTable:
     """The table of a call by its bytes, made anew; CommsimError says what of the question cannot be answered.
 
     What is None is as a scenario has it, else the default. A machine that does not say how many nodes it has gets as
     many as the ranks need. `overrides` are ``key.path=value`` texts on the scenario whose ``workload.0`` is the call.
+    With `warn`, what the user should know comes as a Python warning too, but for the version of NCCL that is assumed.
     """
     if not isinstance(collective, str) or collective not in NCCL_TESTS:
         raise ScenarioError(f"collective: found {show(collective)}, {suggest(str(collective), NCCL_TESTS)}")
     asked = _asked(ranks)
     setting = setting_of(machine, asked, AskedCall(collective, dtype, redop, mode, library, tuple(overrides)))
     topology = machine if isinstance(machine, Topology) else built(setting.topology, setting.base_dir, asked is None)
-    source = ModelSource(setting, topology, setting.collectives[0], _ranks_on(topology, asked, setting))
-    return CostTable(source.facts(), source)
+    group, notes = _ranks_on(topology, asked, setting), notes_of(setting, topology)
+    source = ModelSource(setting, topology, setting.collectives[0], group, notes)
+    return CostTable(source.facts(), source, unspoken=(NO_VERSION,) if warn else None)
 
 
 def shared_table(
@@ -130,12 +136,12 @@ def shared_table(
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
 ) -> CostTable:
-    """The same as `cost_table`, but one table for equal questions: a file that has changed is another question."""
+    """The same as `cost_table` that warns, but one table for equal questions: a changed file is another question."""
     group = ranks if ranks is None or isinstance(ranks, (int, str)) else _listed(ranks)
     try:
         return _shared(collective, group, _key(machine), dtype, redop, mode, _key(library))
     except TypeError:  # what cannot be looked up is no question; say what is wrong with it
-        return cost_table(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
+        return cost_table(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
 
 
 @cache
@@ -264,4 +270,4 @@ def _shared(
     collective: str, ranks: Any, machine: Any, dtype: str | None, redop: str | None, mode: str | None, library: Any
 ) -> CostTable:
     named, using = _value(machine), _value(library)
-    return cost_table(collective, ranks, named, dtype=dtype, redop=redop, mode=mode, library=using)
+    return cost_table(collective, ranks, named, dtype=dtype, redop=redop, mode=mode, library=using, warn=True)

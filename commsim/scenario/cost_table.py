@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from io import StringIO
 from itertools import pairwise
 from math import ceil, isfinite
@@ -67,14 +68,26 @@ class CostTable:
     It pickles, and `to_json` and `to_csv` write all of it.
     """
 
-    def __init__(self, facts: Mapping[str, Any], source: CostSource | None, knots: Mapping[int, float] | None = None):
-        """With a `source` sizes are filled in when they are asked for; else `knots`, by bytes, are all there is."""
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        source: CostSource | None,
+        knots: Mapping[int, float] | None = None,
+        *,
+        unspoken: Collection[str] | None = None,
+    ):
+        """With a `source` sizes are filled in when they are asked for; else `knots`, by bytes, are all there is.
+
+        Warnings that come are Python warnings too, once each, but for those `unspoken`; None: all are.
+        """
         self.facts = dict(facts)
         self._source = source
         self._jumpy: list[int] = []  # cells that would need more knots
         self._cells: dict[int, tuple[list[int], list[float]]] = {}
         self._alone: dict[int, dict[int, float]] = {}  # of cells not filled: sizes in whole bytes, and their seconds
         self._per_byte: float | None = None
+        self._unspoken = None if unspoken is None else set(unspoken)
+        self._warn()
         for cell in range(-1, _CELLS) if knots is not None else ():
             first, last = _edges(cell)
             sizes = sorted(size for size in knots or () if first <= size <= last)
@@ -179,6 +192,7 @@ class CostTable:
             if cell < 0 or len(alone) >= ASKED_ALONE:  # before 4 B there are three knots
                 return None
             alone[size] = self._seconds(size)
+            self._warn()
         return alone[size]
 
     def _seconds(self, size: int) -> float:
@@ -186,6 +200,15 @@ class CostTable:
         assert self._source is not None, "a table that was read has all cells"
         step = self._source.step_bytes
         return self._source.seconds(-(-size // step) * step)
+
+    def _warn(self) -> None:
+        """Gives Python the warnings that are new."""
+        if self._unspoken is None:
+            return
+        for text in self.warnings:
+            if text not in self._unspoken:
+                self._unspoken.add(text)
+                warnings.warn(text, stacklevel=1)
 
     def _last(self) -> float:
         cell = _CELLS - 1
@@ -208,6 +231,7 @@ class CostTable:
                 self._jumpy.append(cell)
             knots = dict(zip(sizes, seconds, strict=True)) | known  # what has been answered stays so
             self._cells[cell] = sorted(knots), [knots[size] for size in sorted(knots)]
+            self._warn()
         return self._cells[cell]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,12 @@ def test_what_the_item_of_a_scenario_states_is_the_default(checkout: Path) -> No
     half, whole = kernels(dtype="bfloat16"), kernels(dtype="float32")
     runs = [float(cs.run(each).to_frame()["time_us"][0]) / 1e6 for each in (half, whole)]
     assert runs[0] < 0.8 * runs[1]
-    assert [cs.cost("all_reduce", "1 MiB", None, each) for each in (half, whole)] == pytest.approx(runs, rel=1e-12)
-    assert cs.cost("all_reduce", "1 MiB", None, half, dtype="float32") == pytest.approx(runs[1], rel=1e-12)
+    with pytest.warns(UserWarning, match="vllm falls back to NCCL"):
+        costs = [cs.cost("all_reduce", "1 MiB", None, each) for each in (half, whole)]
+    assert costs == pytest.approx(runs, rel=1e-12)
+    with pytest.warns(UserWarning, match="vllm falls back to NCCL"):
+        given = cs.cost("all_reduce", "1 MiB", None, half, dtype="float32")
+    assert given == pytest.approx(runs[1], rel=1e-12)
     shipped = [cs.cost("all_reduce", "1 MiB", None, on) for on in ("custom-all-reduce", cs.run(half).scenario)]
     assert shipped == pytest.approx([runs[0]] * 2, rel=1e-12)
     assert cs.cost_table("all_reduce", None, half).facts["dtype"] == "bfloat16"
@@ -154,7 +159,8 @@ def test_what_is_given_comes_before_what_a_scenario_says() -> None:
         assert table.facts["env"] == env
         library = {"version": "2.19.3", "env": env} | given.get("library", {})  # type: ignore[operator]
         assert table(SIZE) == near(of_run(library=library, mode=given.get("mode", "back_to_back")))
-    assert cs.cost_table("all_reduce", None, scenario, library="gloo").facts["library"] == "gloo"
+    with pytest.warns(UserWarning, match="does not say how many cores"):
+        assert cs.cost_table("all_reduce", None, scenario, library="gloo").facts["library"] == "gloo"
 
 
 def test_items_that_differ_need_to_be_told_apart() -> None:
@@ -184,6 +190,19 @@ def test_warnings_say_what_was_assumed() -> None:
     table(8)
     assert any("2.26.2 is assumed" in text for text in table.warnings)
     assert not cs.cost_table("all_reduce", 16, PRESET, library={"version": "2.26.2"}).warnings
+
+
+def test_settings_without_effect_are_python_warnings_once() -> None:
+    library = {"registered": "window"}
+    with pytest.warns(UserWarning, match="NCCL 2.26.2 has no symmetric memory") as caught:
+        plain = cs.cost("all_reduce", SIZE, 16, PRESET, library=library)
+    assert len(caught) == 1  # and not that a version is assumed
+    assert plain == cs.cost("all_reduce", SIZE, 16, PRESET) == cs.cost("all_reduce", SIZE, 16, PRESET, library=library)
+    with warnings.catch_warnings(record=True) as several:
+        warnings.simplefilter("always")
+        table = cs.cost_table("all_reduce", 16, PRESET, library={"env": {"NCCL_ALG": "Ring"}})
+    assert table.warnings[0].startswith("library.env.NCCL_ALG: found a variable that NCCL does not read")
+    assert [str(each.message) for each in several] == [table.warnings[0], table.warnings[-1]]
 
 
 QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": PRESET}
@@ -226,6 +245,8 @@ QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": P
             {"machine": load_preset("hgx-h100"), "library": {"measured": {"all_reduce": {"8B": "23us"}}}},
             "library.measured: found it with a Topology",
         ),
+        ({"machine": "x" * 5000}, "machine: found 'x.*which is no file"),
+        ({"machine": "a\0b"}, "machine: found .*which is no file"),
         ({"machine": None}, "machine: found nothing, expected a preset"),
         ({"machine": 5}, "machine: found 5, expected a preset"),
         (
