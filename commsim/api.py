@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
 from commsim.report.answers import Compared, Planned, Swept
-from commsim.scenario.cost_source import AnyMachine, GroupRanks, shared_table
+from commsim.scenario.cost_question import AnyMachine
+from commsim.scenario.cost_source import GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
 from commsim.scenario.cost_table import CostTable
 from commsim.scenario.load import check_document, find_scenario, load_scenarios
@@ -91,8 +92,8 @@ def cost(
     ranks: GroupRanks,
     machine: AnyMachine,
     *,
-    dtype: str = "float32",
-    redop: str = "sum",
+    dtype: str | None = None,
+    redop: str | None = None,
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
 ) -> float:
@@ -100,9 +101,12 @@ def cost(
 
     `nbytes` is the nccl-tests size: of all_gather, reduce_scatter, gather and scatter the array of all ranks together.
     `ranks` is how many, the first of the machine, or a list of which, in their order; None: all. `machine` is the name
-    of a preset, a file of a topology or of one scenario, what such a file holds as a mapping, or a Topology; one that
-    does not say how many nodes it has gets as many as the ranks need. `library` and `mode` are as in a scenario.
-    Raises CommsimError with what was found and expected.
+    of a preset, a file of a topology or of one scenario, or the name of a shipped one, what such a file holds as a
+    mapping, or a Topology; one that does not say how many nodes it has gets as many as the ranks need. `dtype`
+    (float32), `redop` (sum), `library` and `mode` are as in a scenario: one that is the machine is asked as it is, its
+    item of the collective too, but for what is given here.
+    Settings without effect and what else the model warns of come as Python warnings, once; that a version of NCCL is
+    assumed is said by `cost_table` alone. Raises CommsimError with what was found and expected.
 
     >>> import commsim as cs
     >>> one, two = (cs.cost("all_reduce", "64 MiB", ranks, "hgx-h100-ndr400") for ranks in (8, 16))
@@ -117,8 +121,8 @@ def cost_table(
     ranks: GroupRanks,
     machine: AnyMachine,
     *,
-    dtype: str = "float32",
-    redop: str = "sum",
+    dtype: str | None = None,
+    redop: str | None = None,
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
 ) -> CostTable:
@@ -132,7 +136,7 @@ def cost_table(
     >>> table(64 * 2**20) == table("64 MiB") == cs.cost("send_recv", 64 * 2**20, 16, "hgx-h100-ndr400")
     True
     """
-    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
+    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
 
 
 def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 COMMANDS = {
     "run": ("run:run", "Predict the time of the collectives in a scenario, and compare with measured curves."),
-    "cost": ("cost:cost", "Say what one call of a collective costs, and write the table for other programs."),
+    "cost": ("cost:app", "Say what one call of a collective costs, and write the table for other programs."),
     "explain": ("explain:explain", "Say what bounds a run, and simulate what each single change would give."),
     "measure": ("measure:measure", "Run the collectives of a scenario on real ranks."),
     "gpu": ("gpu:gpu", "Measure the GPUs here: curve, choices, rates, steps, calibration and a report."),

@@ -8,25 +8,45 @@ from typing import Annotated
 import typer
 
 from commsim.cli.options import Json
-from commsim.cli.say import print_json
+from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
 from commsim.units import format_bytes, format_time
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command("cost", context_settings={"ignore_unknown_options": True})  # -5MB is a size, which is refused as one
 def cost(
     collective: Annotated[str, typer.Argument(help="Which one, such as all_reduce.")],
-    sizes: Annotated[
-        list[str] | None, typer.Argument(help="Sizes as nccl-tests counts them, such as 64MiB or '8 B .. 8 GiB x2'.")
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SIZE|KEY=VALUE]...",
+            help="Sizes as nccl-tests counts them, such as 64MiB or '8 B .. 8 GiB x2'; changes to the scenario of the "
+            "call, such as library.version=2.29.2 mode=single workload.0.redop=max (workload.0 is the call).",
+        ),
     ] = None,
     on: Annotated[
         str,
-        typer.Option("--on", metavar="MACHINE", help="A preset, or a file of a topology or of one scenario."),
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            help="A preset, a file of a topology or of one scenario, or the name of a shipped scenario.",
+        ),
     ] = ...,  # type: ignore[assignment]  # required
     ranks: Annotated[
         str | None,
-        typer.Option("--ranks", "-n", help="How many, or which, such as '0 .. 7' (default: all of the machine)."),
+        typer.Option(
+            "--ranks", "-n", help="How many, or which: '0 .. 7', 0,8, '0 .. 63 +8' (default: all of the machine)."
+        ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Type of an element, which matters where elements are added.")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Type of an element, which matters where elements are added (default: as the scenario says, else "
+            "float32)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Write the whole table: FILE.json for programs, or FILE.csv."),
@@ -34,28 +54,44 @@ def cost(
     json_output: Json = False,
 ) -> None:
     """Say what one call of a collective costs, and write the table for other programs."""
-    from commsim.files import check_writable
     from commsim.scenario.collective import parse_sizes
     from commsim.scenario.cost_source import cost_table
+    from commsim.scenario.cost_table import check_place
 
+    overrides = [text for text in texts or () if "=" in text]
+    sizes = [text for text in texts or () if "=" not in text]
+    if unknown := [text for text in sizes if text.startswith("-") and not text[1:2].isdecimal()]:
+        raise CommsimError(f"found the option {unknown[0]!r}, expected one that `commsim cost --help` lists")
     if not sizes and out is None:
         raise CommsimError("found no sizes and no --out, expected sizes such as 64MiB, a file for the table, or both")
     if out is not None:
         if out.suffix not in (".json", ".csv"):
             raise CommsimError(f"--out: found {str(out)!r}, expected a file that ends in .json or .csv")
-        check_writable(out)
-    asked = [size for text in sizes or () for size in parse_sizes(text)]
-    number = ranks is not None and ranks.strip().isdecimal()
-    table = cost_table(collective, int(ranks) if number and ranks else ranks, on, dtype=dtype)
-    seconds = [table(size) for size in asked]
+        check_place(out)
+    asked = [(size, _echo(text, size)) for text in sizes for size in parse_sizes(text)]
+    table = cost_table(collective, ranks, on, dtype=dtype, overrides=overrides)
+    with tracking(json_output) as progress:
+        seconds = [table(size) for size, _ in (progress(asked, f"{collective} on {on}") if progress else asked)]
+        if out is not None:
+            table.fill(progress)
     if out is not None:
         (table.to_json if out.suffix == ".json" else table.to_csv)(out)
     for warning in table.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if json_output:
-        print_json({**table.facts, "size_bytes": asked, "seconds": seconds})
+        print_json({**table.facts, "size_bytes": [size for size, _ in asked], "seconds": seconds})
         return
-    for size, each in zip(asked, seconds, strict=True):
-        typer.echo(f"{format_bytes(size):>12}  {format_time(each)}")
+    for (_, shown), each in zip(asked, seconds, strict=True):
+        typer.echo(f"{shown:>12}  {format_time(each)}")
     if out is not None:
         typer.echo(f"# wrote {out}")
+
+
+def _echo(text: str, size: int) -> str:
+    """A size as it was given; of a range in powers of two where that is exact, else in bytes."""
+    if ".." not in text:
+        return text.strip()
+    short = format_bytes(size)
+    number, unit = short.split()
+    powers = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+    return short if float(number) * 2 ** powers[unit] == size else f"{size} B"

@@ -16,14 +16,17 @@ neither what nccl-tests counts; here both count as nccl-tests does. Nothing of t
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from commsim.collectives.semantics import GATHERING, ITEM_BYTES, REDUCING
+from commsim.collectives.semantics import GATHERING, ITEM_BYTES, NCCL_TESTS, REDUCING
 from commsim.errors import CommsimError, MeasurementError
-from commsim.scenario.cost_source import AnyMachine, of_job, shared_table
+from commsim.scenario.cost_question import AnyMachine, of_job
+from commsim.scenario.cost_source import cost_table, shared_table
 from commsim.topology.graph import Topology
 
 _COLLECTIVES = {
@@ -61,6 +64,7 @@ class InductorCosts:
         """`machine`, `mode` and `library` are those of `commsim.cost`."""
         self._machine, self._mode, self._library = machine, mode, library
         self._replaced: list[tuple[ModuleType, str, Any]] = []
+        self._failed = False
 
     # -- what inductor calls ---------------------------------
 
@@ -119,27 +123,75 @@ class InductorCosts:
         """The machine with the nodes that the job has, with mode and library where it does not hold them."""
         from torch import distributed
 
+        return self._of(distributed.get_world_size())
+
+    def _of(self, ranks: int | None) -> tuple[AnyMachine, str | None, str | Mapping[str, Any] | None]:
+        """As `_of_world`, of a job of so many ranks; None: of all of the machine."""
         if isinstance(self._machine, Topology):
             return self._machine, self._mode, self._library
-        return of_job(self._machine, distributed.get_world_size(), self._mode, self._library), None, None
+        return of_job(self._machine, ranks, self._mode, self._library), None, None
+
+    def check(self) -> None:
+        """CommsimError where the machine, the mode or the library is none, or has too few ranks for the job.
+
+        How many the job has is known once torch has its process group; before that the machine alone is looked at.
+        """
+        from torch import distributed
+
+        ready = distributed.is_available() and distributed.is_initialized()
+        ranks = distributed.get_world_size() if ready else None
+        machine, mode, library = self._of(ranks)
+        cost_table(NCCL_TESTS[0], ranks, machine, dtype="float32", redop="sum", mode=mode, library=library)
 
     # -- in inductor's place ---------------------------------
+
+    def node_estimate(self, node: Any) -> float:
+        """`of_node`; where that fails inductor's own estimate, so that a compilation goes on."""
+        try:
+            return self.of_node(node)
+        except Exception as error:  # of whatever kind: no estimate is worth a compilation
+            return float(self._theirs(_NODE, error)(node))
+
+    def fx_node_estimate(
+        self, fx_node: Any, override_size: int | None = None, use_nccl_estimator: bool = True
+    ) -> float:
+        """`of_fx_node`; where that fails inductor's own estimate, so that a compilation goes on."""
+        try:
+            return self.of_fx_node(fx_node, override_size, use_nccl_estimator)
+        except Exception as error:  # of whatever kind: no estimate is worth a compilation
+            return float(self._theirs(_FX_NODE, error)(fx_node, override_size, use_nccl_estimator))
+
+    def _theirs(self, name: str, error: Exception) -> Callable[..., float]:
+        """Inductor's own function of a name; that it is asked is a warning the first time."""
+        if not self._failed:
+            self._failed = True
+            text = (
+                f"{type(error).__name__}: {error}; from here on inductor's own estimate is taken where commsim's fails"
+            )
+            with suppress(UserWarning):  # where warnings are errors too
+                warnings.warn(f"commsim could not estimate a collective: {text}", stacklevel=2)
+        for _, of, theirs in self._replaced:
+            if of == name:
+                return theirs  # type: ignore[no-any-return]
+        raise error  # uninstalled, and still asked by one who kept the function
 
     def install(self) -> Self:
         """Puts the costs in the place of inductor's functions until `uninstall`, or the end of a ``with`` block.
 
-        MeasurementError where torch is missing or has no such functions; CommsimError where others are installed.
+        MeasurementError where torch is missing or has no such functions; CommsimError where others are installed, and
+        of `check`.
         """
         try:
             import torch._inductor.comm_analysis as analysis
             import torch._inductor.scheduler  # which has one of them by name
         except ImportError as error:
             raise MeasurementError(f"found no torch inductor ({error}), expected torch: commsim[measure]") from None
-        mine: dict[str, Callable[..., float]] = {_NODE: self.of_node, _FX_NODE: self.of_fx_node}
+        mine: dict[str, Callable[..., float]] = {_NODE: self.node_estimate, _FX_NODE: self.fx_node_estimate}
         if not hasattr(analysis, _NODE):
             raise MeasurementError(f"found torch {torch.__version__} without {_NODE}, expected one as 2.13.0 has it")
         if isinstance(getattr(getattr(analysis, _NODE), "__self__", None), InductorCosts):
             raise CommsimError("found costs of commsim installed already, expected them to be uninstalled first")
+        self.check()
         for name, ours in mine.items():
             theirs = getattr(analysis, name, None)
             for module in [m for at, m in sys.modules.items() if at.startswith("torch._inductor")]:
@@ -169,7 +221,8 @@ def install(
     """Inductor asks commsim from now on, until `uninstall` of what is returned or the end of its ``with`` block.
 
     `machine`, `mode` and `library` are those of `commsim.cost`; a machine that does not say how many nodes it has gets
-    as many as the job needs. Costs are asked when inductor compiles, and faults of the machine are raised then.
+    as many as the job needs. Faults of the machine are raised now. Where an estimate fails as inductor compiles, its
+    own is taken, with one warning.
     """
     return InductorCosts(machine, mode=mode, library=library).install()
 

@@ -13,6 +13,9 @@ from commsim.topology.graph import Topology
 
 TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
 
+NO_VERSION = f"no NCCL version given: {format_version(ASSUMED)} is assumed"
+"""The note of a job that states no version."""
+
 
 def job_notes(
     topology: Topology, stated: Version | None, env: dict[str, str], nodes: Nodes, registered: str
@@ -20,7 +23,7 @@ def job_notes(
     """Notes on the settings of a job on some nodes: the version it states, its variables, its registered buffers."""
     system, version = nodes.system, stated or ASSUMED
     if stated is None:
-        yield f"no NCCL version given: {format_version(ASSUMED)} is assumed"
+        yield NO_VERSION
     elif not OLDEST <= version <= (*NEWEST[:2], 999):
         yield (
             f"NCCL {format_version(version)} is outside the versions modelled "

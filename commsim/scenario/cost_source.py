@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from operator import index
 from pathlib import Path
@@ -15,34 +15,29 @@ import numpy.typing as npt
 
 import commsim
 from commsim.collectives.semantics import NCCL_TESTS, REDUCING
-from commsim.document import Document, raise_faults, read_documents
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError, TopologyError
+from commsim.nccl.job_notes import NO_VERSION
+from commsim.scenario.cost_question import AnyMachine, AskedCall, built, notes_of, setting_of
 from commsim.scenario.cost_table import CostTable
-from commsim.scenario.load import check_document, load_scenarios
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.setting import Setting
 from commsim.scenario.strict import format_ranks, parse_ranks
 from commsim.topology.graph import Topology
-from commsim.topology.presets import load_topology, preset_names
 
 if TYPE_CHECKING:
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.rows import RowPredictor
-    from commsim.scenario.schema import Scenario
-    from commsim.topology.spec import TopologySpec
-
-AnyMachine: TypeAlias = str | Path | Mapping[str, Any] | Topology | Setting
-"""A preset; a file of a topology or of one scenario; what stands in such a file, as a mapping or read."""
 
 GroupRanks: TypeAlias = int | str | Sequence[int] | npt.NDArray[np.integer[Any]] | None
-"""So many, the first of the machine; those listed, in their order (also as ``0 .. 31``); None: all."""
+"""So many, the first of the machine (also as ``"8"``); those listed, in their order (also as ``0 .. 31`` or ``0,8``);
+None: all."""
 
 KERNEL_STEP_BYTES = 16
 """What sizes of the kernels of frameworks are multiples of (vLLM 0.20.1, SGLang 0.5.10; commsim/kernels/choice.py)."""
 
-_NO_FILE = "cost"
-"""What stands in messages in the place of a file's name."""
+_FIXED = ("root", "algorithm", "protocol", "channels")
+"""What an item of a scenario may fix of its calls beside their type; facts have those that it does."""
 
 _SIZE_IS = "the size column of nccl-tests: of all_gather, reduce_scatter, gather and scatter the array of all ranks"
 
@@ -55,6 +50,8 @@ class ModelSource:
     topology: Topology
     work: CollectiveSpec
     ranks: tuple[int, ...] | None
+    notes: tuple[str, ...] = ()
+    """What of the question has no effect."""
 
     @property
     def step_bytes(self) -> int:
@@ -65,7 +62,7 @@ class ModelSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         """As of CostSource."""
-        return tuple(self.predictor.warnings)
+        return (*self.notes, *self.predictor.warnings)
 
     @cached_property
     def predictor(self) -> RowPredictor:
@@ -92,6 +89,8 @@ class ModelSource:
             "mode": setting.mode,
             "dtype": work.dtype,
             "redop": work.redop if work.collective in REDUCING else None,
+            **{key: value for key in _FIXED if (value := getattr(work, key)) is not None},
+            **({"env": dict(library.env)} if library.env else {}),
             "commsim": commsim.__version__,
             "size_is": _SIZE_IS,
         }
@@ -105,145 +104,50 @@ def cost_table(
     ranks: GroupRanks,
     machine: AnyMachine,
     *,
-    dtype: str = "float32",
-    redop: str = "sum",
+    dtype: str | None = None,
+    redop: str | None = None,
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    warn: bool = False,
 ) -> CostTable:
     """The table of a call by its bytes, made anew; CommsimError says what of the question cannot be answered.
 
-    A machine that does not say how many nodes it has gets as many as the ranks need.
+    What is None is as a scenario has it, else the default. A machine that does not say how many nodes it has gets as
+    many as the ranks need. `overrides` are ``key.path=value`` texts on the scenario whose ``workload.0`` is the call.
+    With `warn`, what the user should know comes as a Python warning too, but for the version of NCCL that is assumed.
     """
     if not isinstance(collective, str) or collective not in NCCL_TESTS:
         raise ScenarioError(f"collective: found {show(collective)}, {suggest(str(collective), NCCL_TESTS)}")
     asked = _asked(ranks)
-    item = {"collective": collective, "sizes": "1 MiB", "dtype": dtype, "redop": redop}
-    setting = _setting(machine, asked, item, mode, library)
-    topology = machine if isinstance(machine, Topology) else _built(setting.topology, setting.base_dir, asked is None)
-    source = ModelSource(setting, topology, setting.collectives[0], _ranks_on(topology, asked, setting))
-    return CostTable(source.facts(), source)
-
-
-def of_job(machine: AnyMachine, ranks: int, mode: str | None, library: str | Mapping[str, Any] | None) -> Setting:
-    """The setting of a job of so many ranks, to be asked as a machine for the groups of it; none of a Topology."""
-    assert not isinstance(machine, Topology), "which has its ranks"
-    return _setting(machine, _asked(ranks), {"collective": NCCL_TESTS[0], "sizes": "1 MiB"}, mode, library)
+    setting = setting_of(machine, asked, AskedCall(collective, dtype, redop, mode, library, tuple(overrides)))
+    topology = machine if isinstance(machine, Topology) else built(setting.topology, setting.base_dir, asked is None)
+    group, notes = _ranks_on(topology, asked, setting), notes_of(setting, topology)
+    source = ModelSource(setting, topology, setting.collectives[0], group, notes)
+    return CostTable(source.facts(), source, unspoken=(NO_VERSION,) if warn else None)
 
 
 def shared_table(
     collective: str,
     ranks: GroupRanks,
     machine: AnyMachine,
-    dtype: str = "float32",
-    redop: str = "sum",
+    dtype: str | None = None,
+    redop: str | None = None,
     mode: str | None = None,
     library: str | Mapping[str, Any] | None = None,
 ) -> CostTable:
-    """The same as `cost_table`, but one table for equal questions: a file that has changed is another question."""
+    """The same as `cost_table` that warns, but one table for equal questions: a changed file is another question."""
     group = ranks if ranks is None or isinstance(ranks, (int, str)) else _listed(ranks)
     try:
         return _shared(collective, group, _key(machine), dtype, redop, mode, _key(library))
     except TypeError:  # what cannot be looked up is no question; say what is wrong with it
-        return cost_table(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library)
-
-
-# -- the machine ---------------------------------
-
-
-def _setting(
-    machine: AnyMachine,
-    asked: int | tuple[int, ...] | None,
-    item: dict[str, str],
-    mode: str | None,
-    library: str | Mapping[str, Any] | None,
-) -> Scenario:
-    """The scenario of one call on a machine."""
-    given = {key: value for key, value in (("mode", mode), ("library", library)) if value is not None}
-    document, base_dir = _document(machine, asked, {**given, "workload": [item]})
-    setting, faults = check_document(document, base_dir)
-    if setting is None or faults:
-        raise_faults(replace(fault, line=0, column=0) if fault.file == _NO_FILE else fault for fault in faults)
-    return setting
-
-
-def _document(machine: AnyMachine, asked: int | tuple[int, ...] | None, given: dict[str, Any]) -> tuple[Document, Path]:
-    """The scenario of a question, and the folder that its files are relative to."""
-    if isinstance(machine, Topology):  # which stands in for what would be built from this block
-        if isinstance(given.get("library"), Mapping) and "measured" in given["library"]:
-            raise ScenarioError("library.measured: found it with a Topology, expected a machine that a file describes")
-        return Document(_NO_FILE, {"name": machine.name, "topology": {"preset": preset_names()[0]}, **given}), Path()
-    if isinstance(machine, Setting):
-        return _of_scenario(machine.document, given), machine.base_dir
-    if isinstance(machine, Mapping):
-        if "topology" not in machine:
-            return _of_block(dict(machine), asked, given), Path()
-        return _of_scenario(Document(_NO_FILE, dict(machine)), given), Path()
-    name = str(machine)
-    if name in preset_names():
-        return _of_block({"preset": name}, asked, given), Path()
-    path = Path(name)
-    if not path.is_file():
-        raise ScenarioError(
-            f"machine: found {show(name)}, which is no file; of presets, {suggest(name, preset_names())}"
-        )
-    data = read_documents(path)[0].data
-    if isinstance(data, dict) and {"topology", "workload", "plan", "sweep"} & set(data):
-        scenarios = load_scenarios(path)
-        if len(scenarios) != 1:
-            raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one")
-        return _of_scenario(scenarios[0].document, given), path.parent
-    return _of_block({"path": str(path.absolute())}, asked, given), Path()
-
-
-def _of_block(block: dict[str, Any], asked: int | tuple[int, ...] | None, given: dict[str, Any]) -> Document:
-    """The scenario of a machine; it gets as many nodes as the ranks need where it does not say how many it has."""
-    document = Document(_NO_FILE, {"name": "cost", "topology": block, **given})
-    if asked is None or {"nodes", "groups"} & set(block):
-        return document
-    setting, faults = check_document(document, Path())
-    if setting is None or faults:
-        return document  # whose faults are told with all others
-    one = _built(setting.topology, Path(), joined=False)
-    nodes = -(-(asked if isinstance(asked, int) else max(asked) + 1) // one.world_size)
-    if nodes <= 1 or one.nodes > 1:
-        return document
-    return replace(document, data={**document.data, "topology": {**block, "nodes": nodes}})
-
-
-def _of_scenario(document: Document, given: dict[str, Any]) -> Document:
-    """A scenario with this call in place of its workload."""
-    own = [key for key in ("library", "mode") if key in given]
-    if own:
-        raise ScenarioError(f"{own[0]}: found it beside a scenario, which says it itself, expected only one of them")
-    kept = {key: value for key, value in document.data.items() if key not in ("compare", "report")}
-    return replace(document, data={"name": "cost", **kept, **given})
+        return cost_table(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
 
 
 @cache
 def _models() -> Cache:
     """The models that all tables of a process share."""
     return Cache()
-
-
-@dataclass(frozen=True)
-class _Described:
-    """A description of a machine that names no file, and the same as text, by which it is looked up."""
-
-    text: str
-    spec: TopologySpec = field(compare=False)
-
-
-def _built(spec: TopologySpec, base_dir: Path, joined: bool) -> Topology:
-    """A topology, one for equal descriptions, whose models are shared; what stands in files is read anew."""
-    text = spec.model_dump_json(exclude_unset=True)
-    if '"path"' in text:
-        return load_topology(spec, base_dir, joined=joined)
-    return _built_as(_Described(text, spec), joined)
-
-
-@lru_cache(maxsize=64)
-def _built_as(described: _Described, joined: bool) -> Topology:
-    return load_topology(described.spec, Path(), joined=joined)
 
 
 # -- the ranks ---------------------------------
@@ -257,11 +161,21 @@ def _asked(ranks: GroupRanks) -> int | tuple[int, ...] | None:
         if isinstance(ranks, (str, int)):
             if isinstance(ranks, int):
                 raise ValueError(f"found {show(ranks)}, expected 1 or more, or a list of ranks")
-            return parse_ranks(ranks)
+            return _written(ranks.strip())
         return parse_ranks([index(rank) for rank in ranks])
     except (TypeError, ValueError) as error:
         text = str(error) if isinstance(error, ValueError) else f"found {show(ranks)}, expected a number or a list"
         raise ScenarioError(f"ranks: {text}") from None
+
+
+def _written(text: str) -> int | tuple[int, ...]:
+    """How many ranks, or which, of text; a ValueError that says what was found."""
+    if not text or set(text) - set("0123456789 .+,"):
+        form = "expected how many, such as 16, or which, such as '0 .. 31', '0 .. 63 +8' for every eighth, or 0,8"
+        raise ValueError(f"found {show(text)}, {form}")
+    if text.isdecimal():
+        return _asked(int(text)) or 0
+    return parse_ranks([int(part) if part.strip().isdecimal() else part for part in text.split(",")])
 
 
 def _listed(ranks: Sequence[int] | npt.NDArray[np.integer[Any]]) -> tuple[int, ...]:
@@ -353,7 +267,7 @@ def _value(key: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _shared(
-    collective: str, ranks: Any, machine: Any, dtype: str, redop: str, mode: str | None, library: Any
+    collective: str, ranks: Any, machine: Any, dtype: str | None, redop: str | None, mode: str | None, library: Any
 ) -> CostTable:
     named, using = _value(machine), _value(library)
-    return cost_table(collective, ranks, named, dtype=dtype, redop=redop, mode=mode, library=using)
+    return cost_table(collective, ranks, named, dtype=dtype, redop=redop, mode=mode, library=using, warn=True)

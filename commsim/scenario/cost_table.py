@@ -1,8 +1,9 @@
 """What one call costs, as a table that other programs can ask: knots of the model, straight lines between them.
 
 Knots are the model's own times. Where it is straight there are few of them; where it jumps, as NCCL takes another
-algorithm or one more channel, a knot stands on either side. A quarter of an octave of sizes is filled when a size in it
-is first asked for, so that a table is ready at once. Between neighbouring knots a time lies between theirs; from the
+algorithm or one more channel, a knot stands on either side. The first few sizes of a quarter of an octave are asked of
+the model itself, so that the first answer takes as long as one prediction; when more of them are asked for, the quarter
+is filled, and those are knots of it too. Between neighbouring knots a time lies between theirs; from the
 last knot on every further byte takes what those of the last octave take.
 """
 
@@ -10,18 +11,19 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from io import StringIO
 from itertools import pairwise
-from math import isfinite
+from math import ceil, isfinite
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
 
 from commsim.document.types import show
-from commsim.errors import LogFormatError, UnitError
-from commsim.files import write_atomically
+from commsim.errors import CommsimError, LogFormatError, UnitError
+from commsim.files import check_writable, write_atomically
 from commsim.units import microseconds, parse_bytes
 
 LAST_KNOT = 1 << 34
@@ -36,6 +38,10 @@ are. With these the largest error of 3,000 sizes was 0.63 %; with three of them 
 
 MOST_KNOTS = 2048
 """Of a quarter of an octave: NCCL's model needs up to 300. A model that jumps at every other size gets no more."""
+
+ASKED_ALONE = 32
+"""Sizes of a quarter of an octave that the model is asked for one by one before the quarter is filled, which takes it 9
+to 300 times: whoever asks for few never waits for that, whoever asks for many waits a third longer at most."""
 
 _CELLS = 4 * (LAST_KNOT.bit_length() - 3)
 _FORMAT = "commsim cost table 1"
@@ -62,13 +68,26 @@ class CostTable:
     It pickles, and `to_json` and `to_csv` write all of it.
     """
 
-    def __init__(self, facts: Mapping[str, Any], source: CostSource | None, knots: Mapping[int, float] | None = None):
-        """With a `source` sizes are filled in when they are asked for; else `knots`, by bytes, are all there is."""
+    def __init__(
+        self,
+        facts: Mapping[str, Any],
+        source: CostSource | None,
+        knots: Mapping[int, float] | None = None,
+        *,
+        unspoken: Collection[str] | None = None,
+    ):
+        """With a `source` sizes are filled in when they are asked for; else `knots`, by bytes, are all there is.
+
+        Warnings that come are Python warnings too, once each, but for those `unspoken`; None: all are.
+        """
         self.facts = dict(facts)
         self._source = source
         self._jumpy: list[int] = []  # cells that would need more knots
         self._cells: dict[int, tuple[list[int], list[float]]] = {}
+        self._alone: dict[int, dict[int, float]] = {}  # of cells not filled: sizes in whole bytes, and their seconds
         self._per_byte: float | None = None
+        self._unspoken = None if unspoken is None else set(unspoken)
+        self._warn()
         for cell in range(-1, _CELLS) if knots is not None else ():
             first, last = _edges(cell)
             sizes = sorted(size for size in knots or () if first <= size <= last)
@@ -79,7 +98,10 @@ class CostTable:
         size = nbytes if type(nbytes) is int and nbytes >= 0 else _bytes_of(nbytes)
         if size >= LAST_KNOT:
             return self._last() + (size - LAST_KNOT) * self._slope()
-        sizes, seconds = self._cell(_cell_of(int(size)))
+        cell = _cell_of(int(size))
+        if cell not in self._cells and (alone := self._asked_alone(cell, ceil(size))) is not None:
+            return alone
+        sizes, seconds = self._cell(cell)
         at = bisect_right(sizes, size)
         before, start = sizes[at - 1], seconds[at - 1]
         return start + (seconds[at] - start) * (size - before) / (sizes[at] - before)
@@ -113,12 +135,16 @@ class CostTable:
         }
 
     def to_json(self, file: str | Path) -> Path:
-        """Writes all knots with the facts; `CostTable.from_json` reads them. Returns the path."""
-        return write_atomically(Path(file), json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        """Writes all knots with the facts; `CostTable.from_json` reads them. Returns the path.
+
+        CommsimError where there is no such folder.
+        """
+        path = check_place(file)
+        return write_atomically(path, json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
 
     def to_csv(self, file: str | Path) -> Path:
         """Writes a row for each knot above 0 B, in the form of a predicted curve (``result.csv``). Returns the path."""
-        facts = self.facts
+        path, facts = check_place(file), self.facts
         text = StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("curve", "collective", "n_ranks", "size_bytes", "dtype", "redop", "time_us"))
@@ -127,13 +153,17 @@ class CostTable:
         for size, seconds in zip(*self.knots(), strict=True):
             if size:
                 rows.writerow((*same, size, *type_of, repr(microseconds(seconds))))
-        return write_atomically(Path(file), text.getvalue())
+        return write_atomically(path, text.getvalue())
 
     @classmethod
     def from_json(cls, file: str | Path) -> CostTable:
-        """The table of a file that `to_json` wrote; LogFormatError where it is none, OSError where there is none."""
+        """The table of a file that `to_json` wrote; LogFormatError where it is none, or where there is none."""
+        path = _path(file, "of a file that CostTable.to_json wrote")
         try:
-            document = json.loads(Path(file).read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise LogFormatError(f"{file}: cannot be read: {reason}; expected a file of CostTable.to_json") from None
         except ValueError as error:  # also of text that is not UTF-8
             raise LogFormatError(f"{file}: found no JSON ({error}), expected what CostTable.to_json wrote") from None
         if not isinstance(document, dict) or document.get("format") != _FORMAT:
@@ -149,8 +179,41 @@ class CostTable:
     def __repr__(self) -> str:
         return f"<CostTable of {', '.join(f'{key} {value}' for key, value in self.facts.items() if value is not None)}>"
 
+    def fill(self, track: Callable[[Iterable[int], str], Iterable[int]] | None = None) -> None:
+        """Computes all knots, which takes up to minutes; `track` is given what is to be done, to show how far it is."""
+        cells: Iterable[int] = range(-1, _CELLS)
+        for cell in track(cells, "knots of the table") if track else cells:
+            self._cell(cell)
+
+    def _asked_alone(self, cell: int, size: int) -> float | None:
+        """The model's own seconds of a size of a cell that is not filled; None where it is to be filled now."""
+        alone = self._alone.setdefault(cell, {})
+        if size not in alone:
+            if cell < 0 or len(alone) >= ASKED_ALONE:  # before 4 B there are three knots
+                return None
+            alone[size] = self._seconds(size)
+            self._warn()
+        return alone[size]
+
+    def _seconds(self, size: int) -> float:
+        """The model's, of a size or the next that is one for it."""
+        assert self._source is not None, "a table that was read has all cells"
+        step = self._source.step_bytes
+        return self._source.seconds(-(-size // step) * step)
+
+    def _warn(self) -> None:
+        """Gives Python the warnings that are new."""
+        if self._unspoken is None:
+            return
+        for text in self.warnings:
+            if text not in self._unspoken:
+                self._unspoken.add(text)
+                warnings.warn(text, stacklevel=1)
+
     def _last(self) -> float:
-        return self._cell(_CELLS - 1)[1][-1]
+        cell = _CELLS - 1
+        alone = None if cell in self._cells else self._asked_alone(cell, LAST_KNOT)
+        return self._cell(cell)[1][-1] if alone is None else alone
 
     def _slope(self) -> float:
         """Seconds of each byte beyond the last knot: of the last octave, never below zero."""
@@ -162,10 +225,36 @@ class CostTable:
     def _cell(self, cell: int) -> tuple[list[int], list[float]]:
         if cell not in self._cells:
             assert self._source is not None, "a table that was read has all cells"
-            self._cells[cell] = _refined(self._source, *_edges(cell))
-            if len(self._cells[cell][0]) > MOST_KNOTS:
+            known = self._alone.pop(cell, {})
+            sizes, seconds = _refined(self._seconds, self._source.step_bytes, known, *_edges(cell))
+            if len(sizes) > MOST_KNOTS:
                 self._jumpy.append(cell)
+            knots = dict(zip(sizes, seconds, strict=True)) | known  # what has been answered stays so
+            self._cells[cell] = sorted(knots), [knots[size] for size in sorted(knots)]
+            self._warn()
         return self._cells[cell]
+
+
+def check_place(file: str | Path) -> Path:
+    """The path of a file to be written; CommsimError where its folder is missing or takes none."""
+    path = _path(file, "of the file to write")
+    if not path.parent.is_dir():
+        raise CommsimError(f"{path}: found no folder {str(path.parent)!r}, expected one that is there")
+    check_writable(path)
+    return path
+
+
+def _path(file: object, noun: str) -> Path:
+    """A path that was given as one or as text; LogFormatError for the text of a file, or what is neither."""
+    if (
+        not isinstance(file, (str, Path))
+        or not str(file)
+        or (isinstance(file, str) and file.lstrip()[:1] in ("{", "["))
+    ):
+        raise LogFormatError(f"found {show(file)}, expected the path {noun}")
+    if "\0" in str(file):
+        raise LogFormatError(f"found {show(str(file))}, expected the path {noun}")
+    return Path(file)
 
 
 def _cell_of(size: int) -> int:
@@ -182,13 +271,15 @@ def _edges(cell: int) -> tuple[int, int]:
     return first, last
 
 
-def _refined(source: CostSource, first: int, last: int) -> tuple[list[int], list[float]]:
+def _refined(
+    model: Callable[[int], float], step: int, asked: Mapping[int, float], first: int, last: int
+) -> tuple[list[int], list[float]]:
     """Knots from the first to the last, so close that lines between them hold at every probe."""
-    step, known = source.step_bytes, dict[int, float]()
+    known = dict(asked)
 
     def at(size: int) -> float:
         if size not in known:
-            known[size] = source.seconds(-(-size // step) * step)
+            known[size] = model(size)
         return known[size]
 
     if first == 0:  # a call without data is none of NCCL's, one of a byte is

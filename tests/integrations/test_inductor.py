@@ -221,8 +221,8 @@ def test_uninstalled_everything_is_as_it_was() -> None:
     names = ("estimate_nccl_collective_runtime", "estimate_nccl_collective_runtime_from_fx_node")
     before = [getattr(comm_analysis, name) for name in names]
     costs = inductor.install(MACHINE)
-    assert comm_analysis.estimate_nccl_collective_runtime == costs.of_node
-    assert scheduler.estimate_nccl_collective_runtime == costs.of_node
+    assert comm_analysis.estimate_nccl_collective_runtime == costs.node_estimate
+    assert scheduler.estimate_nccl_collective_runtime == costs.node_estimate
     with pytest.raises(CommsimError, match="installed already"):
         inductor.install(MACHINE)
     with costs:  # already installed: once more changes nothing
@@ -233,6 +233,48 @@ def test_uninstalled_everything_is_as_it_was() -> None:
     with pytest.raises(ZeroDivisionError), inductor.install(MACHINE):
         _ = 1 / 0
     assert comm_analysis.estimate_nccl_collective_runtime is before[0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "given", "message"),
+    [
+        ("nope", {}, "machine: found 'nope', which is no file"),
+        (None, {}, "machine: found nothing, expected a preset"),
+        (5, {}, "machine: found 5, expected a preset"),
+        (MACHINE, {"mode": "double"}, "mode: found 'double'"),
+        (MACHINE, {"library": "ncl"}, "library: found 'ncl', did you mean 'nccl'"),
+        ({"preset": MACHINE, "nodes": 1}, {}, "found 16 ranks, expected at most 8"),
+    ],
+)
+def test_a_machine_that_is_none_is_refused_at_install(
+    groups: dict[str, str], machine: Any, given: dict[str, Any], message: str
+) -> None:
+    from torch._inductor import comm_analysis
+
+    before = comm_analysis.estimate_nccl_collective_runtime
+    with pytest.raises(CommsimError, match=message):
+        inductor.install(machine, **given)
+    assert comm_analysis.estimate_nccl_collective_runtime is before
+
+
+def test_an_estimate_that_fails_is_inductors_own_with_one_warning(traced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import comm_analysis
+
+    nodes = collectives_of(traced)
+    theirs = [comm_analysis.estimate_nccl_collective_runtime_from_fx_node(node) for node in nodes]
+
+    def broken(*given: Any) -> float:
+        raise ZeroDivisionError("of a test")
+
+    costs = inductor.InductorCosts(MACHINE)
+    monkeypatch.setattr(costs, "_milliseconds", broken)
+    with (
+        costs,
+        pytest.warns(UserWarning, match="could not estimate a collective: ZeroDivisionError: of a test") as caught,
+    ):
+        ours = [comm_analysis.estimate_nccl_collective_runtime_from_fx_node(node) for node in nodes]
+    assert ours == theirs
+    assert len(caught) == 1
 
 
 def test_torch_is_not_imported_before_it_is_needed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,61 @@ def test_a_scenario_keeps_its_placement() -> None:
     assert cs.cost("all_reduce", SIZE, None, scenario) == near(of_run(**scenario))  # type: ignore[arg-type]
 
 
+def kernels(**item: Any) -> dict[str, Any]:
+    """The keys of a scenario of a framework's kernels with one item of an all_reduce."""
+    library = {"name": "custom_all_reduce", "framework": "vllm", "version": "0.24.0"}
+    item = {"collective": "all_reduce", "sizes": "1 MiB"} | item
+    return {"name": "k", "topology": {"preset": "hgx-h100"}, "library": library, "workload": [item]}
+
+
+def test_what_the_item_of_a_scenario_states_is_the_default(checkout: Path) -> None:
+    half, whole = kernels(dtype="bfloat16"), kernels(dtype="float32")
+    runs = [float(cs.run(each).to_frame()["time_us"][0]) / 1e6 for each in (half, whole)]
+    assert runs[0] < 0.8 * runs[1]
+    with pytest.warns(UserWarning, match="vllm falls back to NCCL"):
+        costs = [cs.cost("all_reduce", "1 MiB", None, each) for each in (half, whole)]
+    assert costs == pytest.approx(runs, rel=1e-12)
+    with pytest.warns(UserWarning, match="vllm falls back to NCCL"):
+        given = cs.cost("all_reduce", "1 MiB", None, half, dtype="float32")
+    assert given == pytest.approx(runs[1], rel=1e-12)
+    shipped = [cs.cost("all_reduce", "1 MiB", None, on) for on in ("custom-all-reduce", cs.run(half).scenario)]
+    assert shipped == pytest.approx([runs[0]] * 2, rel=1e-12)
+    assert cs.cost_table("all_reduce", None, half).facts["dtype"] == "bfloat16"
+
+
+def test_what_an_item_fixes_is_fixed_and_is_a_fact() -> None:
+    topology = {"preset": PRESET, "nodes": 2}
+    item = {"collective": "broadcast", "sizes": "1 MiB", "protocol": "Simple", "channels": 2, "root": 3}
+    scenario = {"name": "s", "topology": topology, "workload": [item | {"dtype": "bfloat16"}]}
+    run = float(cs.run(scenario).to_frame()["time_us"][0]) / 1e6
+    table = cs.cost_table("broadcast", None, scenario)
+    assert table("1 MiB") == pytest.approx(run, rel=1e-12)
+    assert [table.facts[key] for key in ("protocol", "channels", "root")] == ["Simple", 2, 3]
+    other = cs.cost_table("all_reduce", None, scenario)  # type and reduction alone
+    assert (other.facts["dtype"], "channels" in other.facts) == ("bfloat16", False)
+    assert other("1 MiB") == cs.cost("all_reduce", "1 MiB", 16, topology, dtype="bfloat16")
+
+
+def test_what_is_given_comes_before_what_a_scenario_says() -> None:
+    env = {"NCCL_ALGO": "Tree"}
+    scenario = {"topology": {"preset": PRESET, "nodes": 2}, "library": {"version": "2.19.3", "env": env}}
+    for given in ({"mode": "single"}, {"library": {"version": "2.22.3"}}):
+        table = cs.cost_table("all_reduce", None, scenario, **given)
+        assert table.facts["env"] == env
+        library = {"version": "2.19.3", "env": env} | given.get("library", {})  # type: ignore[operator]
+        assert table(SIZE) == near(of_run(library=library, mode=given.get("mode", "back_to_back")))
+    with pytest.warns(UserWarning, match="does not say how many cores"):
+        assert cs.cost_table("all_reduce", None, scenario, library="gloo").facts["library"] == "gloo"
+
+
+def test_items_that_differ_need_to_be_told_apart() -> None:
+    items = [{"collective": "all_reduce", "sizes": "8 B", "dtype": dtype} for dtype in ("float32", "bfloat16")]
+    scenario = {"name": "s", "topology": {"preset": "hgx-h100"}, "workload": items}
+    with pytest.raises(CommsimError, match=r"found 2 items of all_reduce .* differ in dtype, expected one or dtype"):
+        cs.cost("all_reduce", 8, None, scenario)
+    assert cs.cost_table("all_reduce", None, scenario, dtype="bfloat16").facts["dtype"] == "bfloat16"
+
+
 def test_equal_questions_share_a_table_and_a_changed_file_is_another(tmp_path: Path) -> None:
     path = tmp_path / "machine.yaml"
     path.write_text("extends: hgx-h100\n")
@@ -136,6 +192,19 @@ def test_warnings_say_what_was_assumed() -> None:
     assert not cs.cost_table("all_reduce", 16, PRESET, library={"version": "2.26.2"}).warnings
 
 
+def test_settings_without_effect_are_python_warnings_once() -> None:
+    library = {"registered": "window"}
+    with pytest.warns(UserWarning, match="NCCL 2.26.2 has no symmetric memory") as caught:
+        plain = cs.cost("all_reduce", SIZE, 16, PRESET, library=library)
+    assert len(caught) == 1  # and not that a version is assumed
+    assert plain == cs.cost("all_reduce", SIZE, 16, PRESET) == cs.cost("all_reduce", SIZE, 16, PRESET, library=library)
+    with warnings.catch_warnings(record=True) as several:
+        warnings.simplefilter("always")
+        table = cs.cost_table("all_reduce", 16, PRESET, library={"env": {"NCCL_ALG": "Ring"}})
+    assert table.warnings[0].startswith("library.env.NCCL_ALG: found a variable that NCCL does not read")
+    assert [str(each.message) for each in several] == [table.warnings[0], table.warnings[-1]]
+
+
 QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": PRESET}
 
 
@@ -154,7 +223,10 @@ QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": P
         ({"ranks": [[0], [1]]}, "ranks: found a list of 2"),
         ({"ranks": 1.5}, "ranks: found 1.5"),
         ({"ranks": object()}, "ranks: found .*expected a number or a list"),
-        ({"machine": "hgx-h101"}, "machine: found 'hgx-h101', which is no file; of presets, did you mean 'hgx-h100'"),
+        (
+            {"machine": "hgx-h101"},
+            "machine: found 'hgx-h101', which is no file and no shipped scenario; of presets, did you mean 'hgx-h100'",
+        ),
         ({"machine": "no/such.yaml"}, "machine: found 'no/such.yaml', which is no file"),
         ({"machine": {"preset": "hgx-h101"}}, "cost topology.preset: found the unknown preset"),
         ({"machine": {"preset": PRESET, "nodes": 0}}, "cost topology.nodes: found 0"),
@@ -173,7 +245,10 @@ QUESTION: dict[str, Any] = {"collective": "all_reduce", "ranks": 8, "machine": P
             {"machine": load_preset("hgx-h100"), "library": {"measured": {"all_reduce": {"8B": "23us"}}}},
             "library.measured: found it with a Topology",
         ),
-        ({"machine": {"topology": {"preset": PRESET}}, "mode": "single"}, "mode: found it beside a scenario"),
+        ({"machine": "x" * 5000}, "machine: found 'x.*which is no file"),
+        ({"machine": "a\0b"}, "machine: found .*which is no file"),
+        ({"machine": None}, "machine: found nothing, expected a preset"),
+        ({"machine": 5}, "machine: found 5, expected a preset"),
         (
             {"machine": {"topology": {"preset": PRESET, "nodes": 2}, "placement": {"nodes": [0]}}},
             "beside the placement",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import commsim as cs
 from commsim.errors import CommsimError, LogFormatError, UnitError
-from commsim.scenario.cost_table import LAST_KNOT, MOST_KNOTS, CostTable
+from commsim.scenario.cost_table import ASKED_ALONE, LAST_KNOT, MOST_KNOTS, CostTable, _cell_of
 
 MACHINES: dict[str, tuple[str, int, str]] = {
     "ring and NVLS in a node": ("hgx-h100", 1, "all_reduce"),
@@ -66,12 +66,14 @@ def test_between_knots_it_is_within_one_percent_of_run(
 ) -> None:
     table, machine = known
     sizes = sorted({int(2**exponent) // 4 * 4 for exponent in exponents})
+    for size in sizes:
+        if size < LAST_KNOT:
+            table._cell(_cell_of(size))
     assert [table(size) for size in sizes] == pytest.approx(of_run(*machine, sizes), rel=0.01)
 
 
 def test_at_a_knot_it_is_what_run_says() -> None:
     table = cs.cost_table("all_reduce", 8, "hgx-h100")
-    table(3 << 20)
     sizes, seconds = table._cell(4 * 19 + 2)
     some = [size for size in sizes if size % 4 == 0]
     assert (some[0], some[-1]) == (3 << 20, 7 << 19)
@@ -82,6 +84,7 @@ def test_at_a_knot_it_is_what_run_says() -> None:
 @pytest.mark.parametrize("at", [4096, 4100, 5000, 6004, 7000, 7164])
 def test_a_jump_has_a_knot_on_either_side(at: int) -> None:
     table = CostTable({}, Steps(at))
+    table._cell(_cell_of(at))
     for size in (at - 4, at, at + 4, at - 1000, at + 1000):
         assert table(size) == pytest.approx(Steps(at).seconds(size), rel=1e-12)
 
@@ -96,6 +99,8 @@ def test_where_the_model_is_straight_there_are_few_knots() -> None:
 
 def test_a_jump_of_half_a_percent_is_not_missed_however_narrow() -> None:
     table = CostTable({}, Steps(5 << 20, by=50e-6))
+    for size in ((5 << 20) - 4, 5 << 20):
+        table._cell(_cell_of(size))
     assert [table(size) for size in ((5 << 20) - 4, 5 << 20)] == [
         pytest.approx(Steps(5 << 20, by=50e-6).seconds(size), rel=1e-12) for size in ((5 << 20) - 4, 5 << 20)
     ]
@@ -107,6 +112,7 @@ def test_a_model_that_jumps_at_every_other_size_ends_and_says_so() -> None:
             return 1e-6 if nbytes % 8 else 2e-6
 
     table = CostTable({}, Comb(0))
+    table._cell(4 * 20)
     assert table(5_000_000) in (pytest.approx(1e-6), pytest.approx(2e-6))
     assert table.warnings == ("from 4194304 to 5242880 B the time jumps too often for a table",)
     assert MOST_KNOTS < len(table._cell(4 * 20)[0]) < 2 * MOST_KNOTS
@@ -126,16 +132,25 @@ def test_between_two_knots_it_lies_between_them(
     assert ends[0] * (1 - 1e-12) <= table(size) <= ends[1] * (1 + 1e-12)
 
 
-def test_only_what_is_asked_for_is_computed() -> None:
+def test_the_first_sizes_are_asked_one_by_one_and_then_the_quarter_is_filled() -> None:
     source = Steps(1 << 50)
     table = CostTable({}, source)
-    table(5 << 20)
-    assert source.asked
-    assert min(source.asked) >= 5 << 20
-    assert max(source.asked) <= 6 << 20
-    count = len(source.asked)
+    sizes = [(5 << 20) + 4004 * at for at in range(ASKED_ALONE)]
+    first = [table(size) for size in (*sizes, *sizes)]
+    assert source.asked == sizes
+    assert first == 2 * [Steps(1 << 50).seconds(size) for size in sizes]
     table(5_500_000)
+    count = len(source.asked)
+    assert len(sizes) < count < 2 * len(sizes)
+    assert (min(source.asked), max(source.asked)) == (5 << 20, 6 << 20)
+    assert [table(size) for size in (*sizes, *sizes)] == first  # what was answered stays
     assert len(source.asked) == count
+
+
+def test_one_size_of_many_ranks_takes_one_prediction() -> None:
+    table = cs.cost_table("all_reduce", 1024, "hgx-h100-ndr400")
+    assert table("1000 kB") == pytest.approx(of_run("hgx-h100-ndr400", 128, "all_reduce", [1_000_000])[0], rel=1e-12)
+    assert table._cells == {}
 
 
 def test_beyond_the_last_knot_a_byte_takes_what_it_took() -> None:
@@ -168,13 +183,14 @@ def test_it_pickles_with_what_it_has_and_fills_the_rest_where_it_arrives() -> No
     table = cs.cost_table("all_gather", [0, 8], "hgx-h100-ndr400")
     before = table(1 << 20)
     there = pickle.loads(pickle.dumps(table))
+    assert there._alone == table._alone != {}
     assert (there(1 << 20), there(77_777_776)) == (before, table(77_777_776))
     assert (there.facts, there.warnings) == (table.facts, table.warnings)
 
 
 def test_json_reads_back_to_the_same_costs_without_a_model(tmp_path: Path) -> None:
     table = cs.cost_table("send_recv", 16, "hgx-h100-ndr400")
-    read = CostTable.from_json(table.to_json(tmp_path / "cost.json"))
+    read = CostTable.from_json(table.to_json(str(tmp_path / "cost.json")))
     sizes = [0, 1, 3, 4, 8, 1000, 1 << 20, 77_777_777, LAST_KNOT, 3 * LAST_KNOT]
     assert [read(size) for size in sizes] == [table(size) for size in sizes]
     assert read.knots() == table.knots()
@@ -218,3 +234,22 @@ def test_a_file_that_is_no_table_is_refused(text: str, message: str, tmp_path: P
     with pytest.raises(LogFormatError, match=message) as caught:
         CostTable.from_json(path)
     assert str(path) in str(caught.value)
+
+
+def test_what_names_no_file_is_refused(tmp_path: Path) -> None:
+    table = CostTable({}, Steps(1 << 50))
+    text = table.to_json(tmp_path / "cost.json").read_text()
+    for wrong in (text, "[1]", "", None, 5, "a\0b"):
+        with pytest.raises(LogFormatError, match="expected the path of a file"):
+            CostTable.from_json(wrong)  # type: ignore[arg-type]
+    for path in (tmp_path / "none.json", tmp_path, "x" * 5000):
+        with pytest.raises(LogFormatError, match=r"cannot be read: .*expected a file of CostTable.to_json"):
+            CostTable.from_json(path)
+
+
+def test_nothing_is_written_into_a_folder_that_is_missing(tmp_path: Path) -> None:
+    table = CostTable({}, Steps(1 << 50))
+    for write in (table.to_json, table.to_csv):
+        with pytest.raises(CommsimError, match=r"found no folder .*/none', expected one that is there"):
+            write(tmp_path / "none" / "cost.x")
+    assert list(tmp_path.iterdir()) == []
