@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
-
-from pydantic import ValidationInfo
+from typing import TYPE_CHECKING, Any
 
 from commsim.document.types import show
+from commsim.nccl.version import ASSUMED, format_version
 
-DEFAULT_NCCL_VERSION = "2.26.2"
-
-Framework = Literal["vllm", "sglang", "tensorrt_llm"]
-"""Those of `commsim.kernels.choice`, which few scenarios need."""
+if TYPE_CHECKING:
+    from commsim.kernels.choice import Framework
 
 _RELEASE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){1,2}", re.ASCII)
 
 
-def version_of(value: Any, info: ValidationInfo) -> Any:
-    """NCCL's three numbers, or those of a framework's release, whose last may be left out: it is 0."""
-    text = repr(value) if isinstance(value, float) else value
-    framework, whole = info.data.get("framework"), isinstance(text, str) and _RELEASE.fullmatch(text)
-    if info.data.get("name") != "custom_all_reduce":
-        if whole and not isinstance(value, float) and text.count(".") == 2:
-            return text
-        example = f"an NCCL version of three numbers, such as {DEFAULT_NCCL_VERSION}"
+def version_of(value: Any, library: str | None, framework: Framework | None) -> str:
+    """The three numbers of a framework's release, whose last may be left out: it is 0.
+
+    ValueError for what is none, and with NCCL, whose version has three numbers.
+    """
+    if library != "custom_all_reduce":
+        example = f"an NCCL version of three numbers, such as {format_version(ASSUMED)}"
         raise ValueError(f"found {show(value)}, expected {example}")
+    text = repr(value) if isinstance(value, float) else value
+    whole = isinstance(text, str) and _RELEASE.fullmatch(text)
     if not whole:
         of = framework or "the framework"
         raise ValueError(

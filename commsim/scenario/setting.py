@@ -9,18 +9,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from commsim.collectives.semantics import NcclTestsName
 from commsim.document import Document, located, raise_faults, refuse
 from commsim.document.types import KeyFaults, KeyPath
 from commsim.errors import Fault, TopologyError
 from commsim.files import slug
-from commsim.nccl.version import Version, parse_version
+from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
 from commsim.scenario.collective import CollectiveSpec
 from commsim.scenario.nccl_env import value_faults
 from commsim.scenario.placement import PlacementSpec
-from commsim.scenario.release import DEFAULT_NCCL_VERSION, Framework, framework_of, version_of
 from commsim.scenario.strict import Strict
 from commsim.scenario.variation import VariationSpec
 from commsim.topology.presets import load_topology
@@ -55,6 +54,26 @@ def _known_numbers(numbers: dict[str, str]) -> dict[str, str]:
 KnownNumbers = Annotated[dict[str, str], AfterValidator(_known_numbers)]
 
 
+Framework = Literal["vllm", "sglang", "tensorrt_llm"]
+"""Those of `commsim.kernels.choice`, which few scenarios need."""
+
+_NCCL_RELEASE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", re.ASCII)
+
+
+def _version(value: Any, info: ValidationInfo) -> Any:
+    if info.data.get("name") != "custom_all_reduce" and isinstance(value, str) and _NCCL_RELEASE.fullmatch(value):
+        return value
+    from commsim.scenario.release import version_of
+
+    return version_of(value, info.data.get("name"), info.data.get("framework"))
+
+
+def _framework(value: Any) -> Any:
+    from commsim.scenario.release import framework_of
+
+    return framework_of(value)
+
+
 class LibrarySetup(Strict):
     """Who runs the collective: NCCL, gloo or a framework's kernels, which choose themselves, or a raw schedule."""
 
@@ -65,14 +84,14 @@ class LibrarySetup(Strict):
             "all-reduce kernels, or `none` for raw schedules; the name alone may stand in place of the block"
         ),
     )
-    framework: Annotated[Framework, BeforeValidator(framework_of, json_schema_input_type=Framework)] | None = Field(
+    framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(
         default=None,
         description=(
             "with custom_all_reduce: whose kernels and rules; without `version` its newest release that was measured"
         ),
     )
-    version: Annotated[str, BeforeValidator(version_of, json_schema_input_type=str | float)] = Field(
-        default=DEFAULT_NCCL_VERSION,
+    version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str | float)] = Field(
+        default=format_version(ASSUMED),
         description=(
             "of NCCL, three numbers, or of the framework, two or three: constants and rules differ by version"
         ),

@@ -11,7 +11,7 @@ from commsim.errors import ScenarioError
 from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, Framework, KernelCall, choose
 from commsim.kernels.costs import KERNELS
 from commsim.kernels.device import kernel_device
-from commsim.scenario import release
+from commsim.scenario import setting
 from commsim.training.accelerator import accelerator
 
 KIB, MIB = 1024, 1024 * 1024
@@ -141,7 +141,7 @@ def test_every_kernel_that_a_rule_names_has_costs() -> None:
 
 
 def test_a_scenario_knows_the_same_frameworks() -> None:
-    assert get_args(release.Framework) == FRAMEWORKS
+    assert get_args(setting.Framework) == FRAMEWORKS
 
 
 def test_gpus_without_rows_are_refused() -> None:
