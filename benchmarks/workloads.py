@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -187,10 +187,8 @@ def _four_hops() -> Program:
         np.repeat(np.arange(program.route_ptr.size - 1), np.diff(program.route_ptr))[kept],
         minlength=program.route_ptr.size - 1,
     )
-    return Program(
-        **{name: getattr(program, name) for name in Program.__dataclass_fields__}
-        | {"route_ptr": np.concatenate([[0], np.cumsum(length)]), "route_link": program.route_link[kept]}
-    )
+    ptr = np.concatenate([[0], np.cumsum(length)])
+    return replace(program, route_ptr=ptr, route_link=program.route_link[kept])
 
 
 def _random_sizes() -> Program:

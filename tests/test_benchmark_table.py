@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 import table
+import workloads
 from workloads import WORKLOADS
 
 
@@ -15,6 +17,13 @@ def test_a_ratio_above_one_says_how_many_times_faster() -> None:
     rate = next(w for w in WORKLOADS if w.name == "fair-random-64")
     assert "| 5.0x |" in table.row(rate, 13.5, {"SimGrid": "2.7 kop/s"})
     assert table.row(rate, 13.5, {}).endswith("| - | - |")
+
+
+def test_four_hops_are_what_is_left_of_ways_over_a_spine() -> None:
+    """Of 256 ranks, 64 to a leaf: none inside a node (the own part too), two under a leaf, four over a spine."""
+    program = workloads._four_hops()
+    hops, times = np.unique(np.diff(program.route_ptr)[program.route], return_counts=True)
+    assert dict(zip(hops.tolist(), times.tolist(), strict=True)) == {0: 256 * 8, 2: 256 * 56, 4: 256 * 192}
 
 
 @pytest.mark.skipif(
