@@ -117,8 +117,9 @@ def _choice_lines(choice: Mapping[str, Any]) -> Iterator[str]:
         yield "no size at which NCCL and a framework's kernel were both measured"
         return
     always = ", ".join(f"{name} {lost:.1f} %" for name, lost in choice["always_lost_pct"].items())
+    sizes = f"{choice['n_sizes']} size{'s' * (choice['n_sizes'] != 1)}"
     yield (
-        f"Choosing among NCCL and the frameworks' kernels by predicted time at {choice['n_sizes']} sizes loses "
+        f"Choosing among NCCL and the frameworks' kernels by predicted time at {sizes} loses "
         f"{choice['time_lost_pct']:.1f} % of the best measured time, all sizes together; by size "
         f"{choice['median_lost_pct']:.1f} % in the median, {choice['mean_lost_pct']:.1f} % on average; the best is "
         f"chosen at {choice['best_chosen']}. Always taking one of them, where it has a kernel, loses on average: "
