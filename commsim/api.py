@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
 from commsim.report.answers import Compared, Planned, Swept
-from commsim.scenario.cost_question import AnyMachine
+from commsim.scenario.cost_question import AnyMachine, AskedCall
 from commsim.scenario.cost_source import GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
 from commsim.scenario.cost_table import CostTable
@@ -136,7 +136,7 @@ def cost_table(
     >>> table(64 * 2**20) == table("64 MiB") == cs.cost("send_recv", 64 * 2**20, 16, "hgx-h100-ndr400")
     True
     """
-    return table_of(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
+    return table_of(AskedCall(collective, dtype, redop, mode, library), ranks, machine, warn=True)
 
 
 def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:

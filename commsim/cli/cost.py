@@ -55,6 +55,7 @@ def cost(
 ) -> None:
     """Say what one call of a collective costs, and write the table for other programs."""
     from commsim.scenario.collective import parse_sizes
+    from commsim.scenario.cost_question import AskedCall
     from commsim.scenario.cost_source import cost_table
     from commsim.scenario.cost_table import check_place
 
@@ -69,7 +70,7 @@ def cost(
             raise CommsimError(f"--out: found {str(out)!r}, expected a file that ends in .json or .csv")
         check_place(out)
     asked = [(size, _echo(text, size)) for text in sizes for size in parse_sizes(text)]
-    table = cost_table(collective, ranks, on, dtype=dtype, overrides=overrides)
+    table = cost_table(AskedCall(collective, dtype, overrides=tuple(overrides)), ranks, on)
     with tracking(json_output) as progress:
         seconds = [table(size) for size, _ in (progress(asked, f"{collective} on {on}") if progress else asked)]
         if out is not None:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from commsim.collectives.semantics import GATHERING, ITEM_BYTES, NCCL_TESTS, REDUCING
 from commsim.errors import CommsimError, MeasurementError
-from commsim.scenario.cost_question import AnyMachine, of_job
+from commsim.scenario.cost_question import AnyMachine, AskedCall, of_job
 from commsim.scenario.cost_source import cost_table, shared_table
 from commsim.topology.graph import Topology
 
@@ -141,7 +141,7 @@ class InductorCosts:
         ready = distributed.is_available() and distributed.is_initialized()
         ranks = distributed.get_world_size() if ready else None
         machine, mode, library = self._of(ranks)
-        cost_table(NCCL_TESTS[0], ranks, machine, dtype="float32", redop="sum", mode=mode, library=library)
+        cost_table(AskedCall(NCCL_TESTS[0], "float32", "sum", mode, library), ranks, machine)
 
     # -- in inductor's place ---------------------------------
 

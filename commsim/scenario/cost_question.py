@@ -34,7 +34,10 @@ _NO_CALL = ("sizes", "collective")
 
 @dataclass(frozen=True)
 class AskedCall:
-    """What is asked for beside the machine and the ranks; None: as the scenario has it, else the default."""
+    """What is asked for beside the machine and the ranks; None: as the scenario has it, else the default.
+
+    ``overrides``: ``key.path=value`` texts on the scenario whose ``workload.0`` is the call.
+    """
 
     collective: str | None
     dtype: str | None = None

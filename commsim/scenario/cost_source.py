@@ -99,28 +99,17 @@ class ModelSource:
         return {name: vars(self)[name] for name in self.__dataclass_fields__}
 
 
-def cost_table(
-    collective: str,
-    ranks: GroupRanks,
-    machine: AnyMachine,
-    *,
-    dtype: str | None = None,
-    redop: str | None = None,
-    mode: str | None = None,
-    library: str | Mapping[str, Any] | None = None,
-    overrides: Sequence[str] = (),
-    warn: bool = False,
-) -> CostTable:
+def cost_table(call: AskedCall, ranks: GroupRanks, machine: AnyMachine, *, warn: bool = False) -> CostTable:
     """The table of a call by its bytes, made anew; CommsimError says what of the question cannot be answered.
 
-    What is None is as a scenario has it, else the default. A machine that does not say how many nodes it has gets as
-    many as the ranks need. `overrides` are ``key.path=value`` texts on the scenario whose ``workload.0`` is the call.
-    With `warn`, what the user should know comes as a Python warning too, but for the version of NCCL that is assumed.
+    A machine that does not say how many nodes it has gets as many as the ranks need. With `warn`, what the user should
+    know comes as a Python warning too, but for the version of NCCL that is assumed.
     """
-    if not isinstance(collective, str) or collective not in NCCL_TESTS:
-        raise ScenarioError(f"collective: found {show(collective)}, {suggest(str(collective), NCCL_TESTS)}")
+    named = call.collective
+    if not isinstance(named, str) or named not in NCCL_TESTS:
+        raise ScenarioError(f"collective: found {show(named)}, {suggest(str(named), NCCL_TESTS)}")
     asked = _asked(ranks)
-    setting = setting_of(machine, asked, AskedCall(collective, dtype, redop, mode, library, tuple(overrides)))
+    setting = setting_of(machine, asked, call)
     topology = machine if isinstance(machine, Topology) else built(setting.topology, setting.base_dir, asked is None)
     group, notes = _ranks_on(topology, asked, setting), notes_of(setting, topology)
     source = ModelSource(setting, topology, setting.collectives[0], group, notes)
@@ -141,7 +130,7 @@ def shared_table(
     try:
         return _shared(collective, group, _key(machine), dtype, redop, mode, _key(library))
     except TypeError:  # what cannot be looked up is no question; say what is wrong with it
-        return cost_table(collective, ranks, machine, dtype=dtype, redop=redop, mode=mode, library=library, warn=True)
+        return cost_table(AskedCall(collective, dtype, redop, mode, library), ranks, machine, warn=True)
 
 
 @cache
@@ -269,5 +258,5 @@ def _value(key: Any) -> Any:
 def _shared(
     collective: str, ranks: Any, machine: Any, dtype: str | None, redop: str | None, mode: str | None, library: Any
 ) -> CostTable:
-    named, using = _value(machine), _value(library)
-    return cost_table(collective, ranks, named, dtype=dtype, redop=redop, mode=mode, library=using, warn=True)
+    call = AskedCall(collective, dtype, redop, mode, _value(library))
+    return cost_table(call, ranks, _value(machine), warn=True)
