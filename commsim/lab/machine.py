@@ -21,7 +21,9 @@ from commsim.topology.importing import checked, import_file
 
 TOPOLOGY, SCENARIO = "topology.yaml", "scenario.yaml"
 
-_NO_SETTINGS = ("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID")  # say what NCCL logs, or where it is
+_NO_SETTINGS = ("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_HOSTID", "NCCL_VERSION")
+"""Say what NCCL logs, where it is, or (of containers) which one was put in."""
+
 _SOCKET_GBIT = 10
 """Of an interface whose speed the kernel does not tell, such as loopback (NCCL src/misc/socket.cc and net_socket.cc,
 ncclNetSocketGetSpeed: 10000 Mb/s)."""

@@ -222,7 +222,7 @@ class Run:
     capture: str = ""
     capture_graphs: bool = True
     conditions: dict[str, Any] = field(default_factory=dict)
-    seconds: float | None = None  # after which no further row is begun; None: all are measured
+    seconds: float | None = None  # no row is begun that would end after them; None: all are measured
 
     def points(self) -> Iterator[Repeat]:
         """The rows in the order in which they are measured; sizes below one element per block are left out."""

@@ -33,6 +33,7 @@ from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
+from commsim.measure.row_times import RowTimes
 from commsim.measure.run import JobsTask, Repeat, Run, TrainingTask
 from commsim.measure.run_folder import JOBS, TRAINING, RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
@@ -91,7 +92,7 @@ class _Rank:
         self.slowed: set[str] = set()
         self.sent_share: dict[str, tuple[int, float]] = {}
         self.loop: NcclLoop | None = None
-        self.start = time.monotonic()
+        self.times = RowTimes(time.monotonic(), run.seconds)
         self.cut_short = False
 
     def work(self) -> None:
@@ -124,7 +125,12 @@ class _Rank:
             if self._time_is_up():
                 break
             self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
+            if self._says_rank_0(self.times.is_too_long(point)):
+                self.cut_short = True
+                continue  # a smaller one may follow
+            begin = time.monotonic()
             self._agree(self._measure(point))
+            self.times.add(point, time.monotonic() - begin)
         self._end_loop()
         for task in self._remaining_training():
             if self._time_is_up():
@@ -202,12 +208,17 @@ class _Rank:
 
     def _time_is_up(self) -> bool:
         """Whether the run's seconds are over, by the clock of rank 0; the same on every rank."""
+        over = self._says_rank_0(self.times.is_over)
+        self.cut_short |= over
+        return over
+
+    def _says_rank_0(self, mine: bool) -> bool:
+        """What rank 0 says of the time, on every rank; nothing is asked where the run has no end."""
         if self.run.seconds is None:
             return False
-        over = torch.tensor([int(time.monotonic() - self.start > self.run.seconds)])
-        dist.broadcast(over, 0)
-        self.cut_short = bool(over)
-        return self.cut_short
+        said = torch.tensor([int(mine)])
+        dist.broadcast(said, 0)
+        return bool(said)
 
     def _learn_conditions(self) -> None:
         """What all ranks run on; on every rank, as all say it to each other."""
