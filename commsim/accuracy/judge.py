@@ -24,6 +24,14 @@ class CurveSource:
     curve: Curve | None
     scenario: Scenario | None
 
+    @property
+    def is_as_shipped(self) -> bool:
+        """Whether it is NCCL's prediction by parameters that are not of this machine alone."""
+        if self.scenario is None:
+            return False
+        library = self.scenario.library
+        return library.name == "nccl" and not (self.scenario.params or library.measured)
+
     def collectives(self) -> set[str]:
         """What it predicts."""
         if self.curve is not None:
@@ -81,7 +89,7 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
                 if line is None and source.scenario is not None:
                     line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes], curve)
                 if line is not None:
-                    verdicts.append((source, verdict(compare(line, curve))))
+                    verdicts.append((source, verdict(compare(line, curve), as_shipped=source.is_as_shipped)))
             except CommsimError as error:
                 reasons.append(str(error))
         faults += reasons if not verdicts else []

@@ -1,4 +1,8 @@
-"""Is a measured curve what it should be? Size by size against the prediction's band, and in one sentence."""
+"""Is a measured curve what it should be? Size by size against the prediction's band, and in one sentence.
+
+A prediction as shipped is of any machine of the kind: the curve as a whole is held against all healthy machines
+(`commsim.accuracy.healthy`). One whose parameters are this machine's own has a band that holds its sizes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.compare import Comparison
+from commsim.accuracy.healthy import Part, parts
 from commsim.measure.records import Curve
 from commsim.units import format_bytes
 
@@ -31,6 +36,7 @@ class Verdict:
     low: Float64
     high: Float64
     assumed: bool  # the prediction came without a band
+    parts: tuple[Part, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
 
     @property
     def ratio(self) -> Float64:
@@ -44,11 +50,22 @@ class Verdict:
 
     @property
     def state(self) -> str:
-        """``as expected``, ``slower`` or ``faster``, by the sizes out of the band."""
+        """``wrong``: results were; ``slower``, ``faster``, ``as expected``, or ``unjudged`` where it cannot be told."""
+        if self.comparison.measured.wrong_rows:
+            return "wrong"
+        if self.parts:
+            return self._of_parts()
         slow, fast = np.count_nonzero(self.ratio > self.high), np.count_nonzero(self.ratio < self.low)
         if np.count_nonzero(self.within) >= MOST * self.comparison.n:
             return "as expected"
         return "slower" if slow >= fast else "faster"
+
+    def _of_parts(self) -> str:
+        if any(part.is_slow for part in self.parts):
+            return "slower"
+        if any(part.is_fast for part in self.parts):
+            return "faster"
+        return "as expected" if self.parts[0].tells else "unjudged"
 
     @property
     def distance(self) -> float:
@@ -64,33 +81,66 @@ class Verdict:
 
     def sentence(self, cause: str = "") -> str:
         """The answer in one line."""
-        n, out = self.comparison.n, ~self.within
-        name = self.comparison.measured.name
-        if self.state == "as expected":
-            middle = float(np.median(self.ratio))
-            return (
-                f"{name}: as expected: {n - np.count_nonzero(out)} of {n} sizes within the band, "
-                f"{middle:.2f} times the predicted time at the median size" + (f"; nearer to: {cause}" if cause else "")
-            )
-        side = self.ratio > self.high if self.state == "slower" else self.ratio < self.low
-        factor = float(np.median(self.ratio[side]))
-        factor = factor if self.state == "slower" else 1 / factor
+        state, name = self.state, self.comparison.measured.name
+        if state == "wrong":
+            return f"{name}: {self._wrong()}"
+        if state == "unjudged":
+            return f"{name}: {self._unjudged()}"
+        if state == "as expected":
+            return f"{name}: {self._expected()}" + (f"; nearer to: {cause}" if cause else "")
+        return f"{name}: {self._off(state)}" + (f"; likely cause: {cause}" if cause else "")
+
+    def _wrong(self) -> str:
+        n = self.comparison.measured.wrong_rows
+        return (
+            f"wrong data: results of {n} of {len(self.comparison.measured)} sizes were wrong; their times mean nothing"
+        )
+
+    def _unjudged(self) -> str:
+        part = self.parts[0]
+        return (
+            f"cannot judge: x{np.exp(part.middle):.2f} {part.words}, where healthy machines differ so much that one "
+            "half as fast may look like this; expected sizes above 1 MiB or one number of this machine "
+            "(library.measured)"
+        )
+
+    def _expected(self) -> str:
+        inside, n = np.count_nonzero(self.within), self.comparison.n
+        text = (
+            f"as expected: {inside} of {n} sizes within the band, {np.median(self.ratio):.2f} times the predicted time "
+            "at the median size"
+        )
+        return text + (f"; {self.parts[0].words} {_share(self.parts[0])}" if self.parts else "")
+
+    def _off(self, state: str) -> str:
+        sign = 1.0 if state == "slower" else -1.0
+        if self.parts:
+            part = next(p for p in self.parts if (p.is_slow if sign > 0 else p.is_fast))
+            return f"{state} than expected: x{np.exp(sign * part.middle):.2f} {part.words} ({_share(part)})"
+        side = self.ratio > self.high if sign > 0 else self.ratio < self.low
+        factor = float(np.median(self.ratio[side])) ** sign
         size = self.comparison.size_bytes[side]
         return (
-            f"{name}: {self.state} than expected: x{factor:.2f} at {np.count_nonzero(side)} of {n} sizes, "
+            f"{state} than expected: x{factor:.2f} at {np.count_nonzero(side)} of {self.comparison.n} sizes, "
             f"{format_bytes(int(size[0]))} to {format_bytes(int(size[-1]))}"
-            + (f"; likely cause: {cause}" if cause else "")
         )
 
 
-def verdict(comparison: Comparison) -> Verdict:
-    """The verdict of a comparison."""
+def _share(part: Part) -> str:
+    """How many healthy machines are like it, the rarer side."""
+    share, how = min((part.as_slow, "slow"), (1.0 - part.as_slow, "fast"))
+    percent = f"{100 * share:.2g}" if share >= 1e-3 else "fewer than 0.1"
+    return f"{percent} % of healthy machines are as {how}"
+
+
+def verdict(comparison: Comparison, *, as_shipped: bool = False) -> Verdict:
+    """The verdict of a comparison; ``as_shipped``: NCCL's prediction by parameters that are not this machine's own."""
     p = comparison.predicted
     if p.low_s is None or p.high_s is None or not len(p):
         ones = np.ones(comparison.n)
         return Verdict(comparison, ones / (1 + DEFAULT_BAND), ones * (1 + DEFAULT_BAND), assumed=True)
     low, high = (_at(p, factor / p.time_s, comparison) for factor in (p.low_s, p.high_s))
-    return Verdict(comparison, low, high, assumed=False)
+    return Verdict(comparison, low, high, False, tuple(parts(comparison)) if as_shipped else ())
 
 
 def _at(predicted: Curve, factor: Float64, comparison: Comparison) -> Float64:

@@ -15,8 +15,10 @@ from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
+    from commsim.accuracy.judge import CurveSource
     from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
+    from commsim.report.answers import Compared
 
 
 def compare(
@@ -43,6 +45,10 @@ def compare(
             help="Write the verdict as one HTML file to mail: answer, tables that sort, pictures, provenance."
         ),
     ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(help="Exit 1 where a verdict is one of these, with commas: slower, faster, wrong, unjudged."),
+    ] = None,
     memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
@@ -52,11 +58,11 @@ def compare(
             raise typer.BadParameter("found it with --parse-only, which compares nothing", param_hint="--html")
         _parse_only(files, json_output)
         return
+    failing = _failing(fail_on)
     from commsim.accuracy.judge import judged, pairs, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
-    from commsim.report.verdict import comparison_csv, verdict_dict, verdict_table
-    from commsim.scenario.fit import known_of
+    from commsim.report.verdict import comparison_csv, verdict_dict
 
     predictions, measured = sort_files(_paths(files))
     folder = out or predictions[0].folder
@@ -76,7 +82,32 @@ def compare(
     if json_output:
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
         print_json({"comparisons": comparisons})
-        return
+    else:
+        _say(compared, predictions, written, folder, html)
+    if any(verdict.state in failing for verdict, _ in compared.verdicts):
+        raise typer.Exit(1)
+
+
+def _failing(words: str | None) -> set[str]:
+    """The verdicts that make the command fail."""
+    given = [word.strip() for word in words.split(",")] if words is not None else []
+    if unknown := [word for word in given if word not in VERDICTS]:
+        text = f"found {', '.join(map(repr, unknown))}, expected some of {', '.join(VERDICTS)}"
+        raise typer.BadParameter(text, param_hint="--fail-on")
+    return set(given)
+
+
+VERDICTS = ("slower", "faster", "wrong", "unjudged")
+"""What may be wrong with a curve, or with judging it."""
+
+
+def _say(
+    compared: Compared, predictions: list[CurveSource], written: list[Path], folder: Path, html: Path | None
+) -> None:
+    """Prints the answers, then the tables."""
+    from commsim.report.verdict import verdict_table
+    from commsim.scenario.fit import known_of
+
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
     for line in compared.answer:

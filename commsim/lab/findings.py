@@ -151,7 +151,9 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     for curve in nameless:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
-            findings.judged.append(judged(source, verdict(compare(line, curve)), what_if=True))
+            findings.judged.append(
+                judged(source, verdict(compare(line, curve), as_shipped=source.is_as_shipped), what_if=True)
+            )
         except CommsimError as error:
             why.setdefault(str(error), []).append(curve.collective)
     findings.gaps += [f"{', '.join(names)}: {text}" for text, names in why.items()]

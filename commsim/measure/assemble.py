@@ -124,6 +124,7 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
         env=dict(table.env),
         source=str(path),
         skipped_lines=skipped + len(rows) - len(kept),
+        wrong_rows=sum(row.out_of_place.wrong + row.in_place.wrong > 0 for row, _, _ in kept),
         time_from=origins.pop() if len(origins) == 1 else "mixed",
         notes=tuple(notes),
     )
@@ -206,7 +207,8 @@ def _joined(first: Curve, second: Curve) -> Curve:
         name: np.concatenate([getattr(first, name), getattr(second, name)])[order] for name in names
     }
     notes = tuple(dict.fromkeys(first.notes + second.notes))
-    return replace(first, **joined, skipped_lines=first.skipped_lines + second.skipped_lines, notes=notes)
+    sums = {name: getattr(first, name) + getattr(second, name) for name in ("skipped_lines", "wrong_rows")}
+    return replace(first, **joined, **sums, notes=notes)
 
 
 def _named(curves: list[Curve], stem: str) -> list[Curve]:

@@ -86,6 +86,7 @@ class Curve:
     env: dict[str, str] = field(default_factory=dict)  # NCCL's variables that this curve alone was measured under
     source: str = ""
     skipped_lines: int = 0
+    wrong_rows: int = 0  # with elements of the result that were wrong
     time_from: str = "out_of_place"  # | in_place | busbw | in_place_busbw | mixed
     notes: tuple[str, ...] = ()
 

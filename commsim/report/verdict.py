@@ -10,6 +10,7 @@ import numpy as np
 
 import commsim
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
+from commsim.accuracy.healthy import RARE
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import AS_PREDICTED, Tried
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
@@ -144,6 +145,8 @@ def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
     return {
         "answer": answer_line(verdict, tried),
         "state": verdict.state,
+        "healthy_as_slow": {part.name: part.as_slow for part in verdict.parts},
+        "wrong_sizes": c.measured.wrong_rows,
         "sizes": [
             {
                 "size_bytes": int(size),
@@ -234,6 +237,14 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
             "the kind: published ones of the same GPU generation and kind of link, each predicted without any of its "
             "own system, or the sizes that a calibration had not seen. A wide band says that machines of the kind "
             "differ."
+        )
+        parts.append(Text(text))
+    if any(v.parts for v, _ in results):
+        text = (
+            "The verdict on the whole curve holds its median time above 1 MiB, and up to 1 MiB, over the predicted one "
+            "against those of published machines that are known to be healthy. Slower is what fewer than "
+            f"{100 * RARE['large']:g} % of them are (small messages: {100 * RARE['small']:g} %). "
+            "docs/accuracy-verdicts.md counts how often such a verdict is wrong."
         )
         parts.append(Text(text))
     if any(v.assumed for v, _ in results):

@@ -52,8 +52,46 @@ def test_a_curve_as_predicted_is_as_expected(scenario: Path, tmp_path: Path) -> 
     result = compare(scenario, log, "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output
     first = result.stdout.splitlines()[0]
-    assert first == "log: as expected: 8 of 8 sizes within the band, 1.02 times the predicted time at the median size"
+    assert first == (
+        "log: as expected: 8 of 8 sizes within the band, 1.02 times the predicted time at the median size; above 1 MiB "
+        "44 % of healthy machines are as slow"
+    )
     assert {p.name for p in (tmp_path / "o").iterdir()} == {"comparison.csv", "comparison.png", "comparison.svg"}
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (2.0, 1)])
+def test_the_command_fails_where_it_is_asked_to(scenario: Path, tmp_path: Path, factor: float, status: int) -> None:
+    log = _measured(tmp_path / "log.csv", predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES), factor)
+    words = (scenario, log, "--no-plot", "--no-what-if")
+    assert compare(*words).exit_code == 0
+    assert compare(*words, "--fail-on", "slower, wrong").exit_code == status
+    assert compare(*words, "--fail-on", "unjudged").exit_code == 0
+    refused = compare(*words, "--fail-on", "slow,wrong")
+    assert (refused.exit_code, "'slow'" in refused.output) == (2, True)
+
+
+def test_small_messages_alone_cannot_be_judged_where_healthy_machines_differ_as_much(
+    scenario: Path, tmp_path: Path
+) -> None:
+    few = predicted_curve(load_scenarios(scenario)[0], "all_reduce", [64 << 10, 256 << 10])
+    done = compare(scenario, _measured(tmp_path / "log.csv", few, 1.5), "--no-plot", "--fail-on", "unjudged")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("log: cannot judge: x1.50 up to 1 MiB")
+
+
+def test_wrong_results_are_the_verdict(scenario: Path, tmp_path: Path) -> None:
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES)
+    rows = "".join(
+        f"{n:>12} {n // 4:>12} float sum -1 {1e6 * t:.1f} {n / t / 1e9:.2f} {1.875 * n / t / 1e9:.2f} {wrong}\n"
+        for n, t, wrong in zip(curve.size_bytes, curve.time_s, [0, 0, 7, 0, 9, 0, 0, 0], strict=True)
+    )
+    ranks = "".join(f"#  Rank {r:2} Group 0 Pid {r} on h{r // 8} device {r % 8} [0x0] NVIDIA H100\n" for r in range(16))
+    head = "# size count type redop root time algbw busbw #wrong\n"
+    log = tmp_path / "all_reduce.log"
+    log.write_text(ranks + head + rows)
+    done = compare(scenario, log, "--no-plot", "--fail-on", "wrong")
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith("all_reduce: wrong data: results of 2 of 8 sizes were wrong")
 
 
 def test_the_page_says_what_the_terminal_says(scenario: Path, tmp_path: Path) -> None:
@@ -64,7 +102,7 @@ def test_the_page_says_what_the_terminal_says(scenario: Path, tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     text = page.read_text()
     answer = result.stdout.splitlines()[0]
-    assert answer.startswith("log: slower than expected: x50.00 at 8 of 8 sizes")
+    assert answer.startswith("log: slower than expected: x50.00 above 1 MiB (fewer than 0.1 % of healthy machines")
     assert f"<p>{answer}</p>" in text[: text.index("<h2")]
     assert text.count(">slower x50.00</td>") == 8
     assert text.count("<svg") == 1

@@ -1,0 +1,112 @@
+"""How slow healthy machines come out: what a verdict may say of a curve that was predicted as shipped.
+
+`healthy.yaml` holds, for small and large messages, the Student t of two degrees of freedom that ln(measured /
+predicted) follows over the published systems known to be healthy (`validation/verdicts.py` writes it, and says how
+often a verdict is wrong). The heavy tail is theirs: most are within a tenth, some beyond a factor of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from commsim.accuracy.compare import Comparison
+from commsim.document import read_documents, validate
+from commsim.nccl.parameters import Frozen
+
+PATH = Path(__file__).with_name("healthy.yaml")
+
+LARGE_ABOVE = 1 << 20
+"""Bytes from which on bandwidth decides."""
+
+RARE = {"large": 0.01, "small": 0.002}
+"""Share of healthy machines that are as slow as what is called slower. Small messages depend on how ranks are
+launched, and weigh less."""
+
+MISSED = 0.05
+"""A curve is judged only where no more than this share of machines twice as slow would look like it."""
+
+
+class Spread(Frozen):
+    """ln(measured / predicted) of healthy machines: a Student t of two degrees of freedom."""
+
+    middle: float
+    scale: float = Field(gt=0)
+    systems: int = Field(ge=1)
+
+    def above(self, x: float) -> float:
+        """Share of healthy machines at x or slower.
+
+        >>> Spread(middle=0.0, scale=0.05, systems=9).above(0.0)
+        0.5
+        """
+        z = (x - self.middle) / self.scale
+        return 0.5 - z / (2.0 * math.sqrt(2.0 + z * z))
+
+
+class Healthy(Frozen):
+    """By part of the sizes."""
+
+    small: Spread
+    large: Spread
+
+
+@lru_cache(maxsize=1)
+def healthy() -> Healthy:
+    """What is shipped."""
+    return validate(Healthy, read_documents(PATH)[0])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Small or large messages of a curve: their median ln(measured / predicted), and that of healthy machines."""
+
+    name: str
+    sizes: int
+    middle: float
+    spread: Spread
+
+    @property
+    def as_slow(self) -> float:
+        """Share of healthy machines that are at least as slow."""
+        return self.spread.above(self.middle)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether hardly a healthy machine is."""
+        return self.as_slow < RARE[self.name]
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether hardly a healthy machine is as fast."""
+        return 1.0 - self.as_slow < RARE[self.name]
+
+    @property
+    def tells(self) -> bool:
+        """Whether a machine twice as slow as a healthy one would hardly look like this."""
+        return 1.0 - self.spread.above(self.middle - math.log(2.0)) < MISSED
+
+    @property
+    def words(self) -> str:
+        """Which sizes."""
+        return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
+
+
+def parts(comparison: Comparison, known: Healthy | None = None) -> list[Part]:
+    """The parts that a curve has, large messages first."""
+    ratio = np.log(comparison.measured_s / comparison.predicted_s)
+    return list(parts_of(comparison.size_bytes > LARGE_ABOVE, ratio, known or healthy()))
+
+
+def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy) -> Iterator[Part]:
+    """The parts of a curve whose sizes are `large` or not, by their ln(measured / predicted)."""
+    for name, rows in (("large", large), ("small", ~large)):
+        if rows.any():
+            yield Part(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))

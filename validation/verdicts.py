@@ -1,0 +1,176 @@
+"""Counts how often a verdict on a log is wrong, and writes what healthy machines look like.
+
+    python validation/verdicts.py            the table (two minutes: every log of the project is predicted)
+    python validation/verdicts.py --write    also docs/accuracy-verdicts.md and commsim/accuracy/healthy.yaml
+
+Every log is judged by `commsim.accuracy.healthy` with its own system left out of the spread. Logs known to be healthy
+are taken as they are, and with their times multiplied; logs known to be degraded as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from commsim.accuracy.healthy import LARGE_ABOVE, PATH, RARE, Healthy, Spread, parts_of
+from commsim.files import write_atomically
+from study.validate import Scored, training_folder, validate
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+PAGE = CHECKOUT / "docs" / "accuracy-verdicts.md"
+PARTS = ("large", "small")
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """A log: its system, whether it is healthy (yes, unknown, no), and ln(measured / predicted) by size."""
+
+    slug: str
+    system: str
+    healthy: str
+    nodes: int
+    large: np.ndarray  # which sizes are
+    ratio: np.ndarray
+
+    def middle(self, part: str) -> float | None:
+        """The median of a part, None where it has no size."""
+        rows = self.ratio[self.large if part == "large" else ~self.large]
+        return float(np.median(rows)) if rows.size else None
+
+
+def logs() -> list[Log]:
+    """Every log of the project that is predicted, degraded ones too."""
+    validation = validate([training_folder()], ["zero-shot"])
+    return [_log(each) for each in validation.listed if "zero-shot" in each.outcomes]
+
+
+def _log(each: Scored) -> Log:
+    assert each.log is not None
+    ratio = np.log(each.log.time_s / each.outcomes["zero-shot"].seconds)
+    case = each.case
+    return Log(case.slug, case.system, case.healthy, case.nodes, np.asarray(each.log.nbytes) > LARGE_ABOVE, ratio)
+
+
+def spread_of(of: Sequence[Log], part: str) -> Spread:
+    """The likeliest Student t of two degrees of freedom; systems weigh alike."""
+    from scipy.optimize import minimize
+
+    known = [(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None]
+    count = Counter(system for system, _ in known)
+    x, weight = np.array([m for _, m in known]), np.array([1.0 / count[system] for system, _ in known])
+
+    def cost(at: np.ndarray) -> float:
+        z = (x - at[0]) / math.exp(at[1])
+        return float(np.sum(weight * (1.5 * np.log1p(z * z / 2.0) + at[1])))
+
+    best = minimize(cost, np.array([np.median(x), math.log(0.1)]), method="Nelder-Mead").x
+    return Spread(middle=round(float(best[0]), 4), scale=round(math.exp(float(best[1])), 4), systems=len(count))
+
+
+def known_without(of: Sequence[Log], system: str | None) -> Healthy:
+    """What healthy machines look like, one system left out."""
+    rest = [log for log in of if log.system != system]
+    return Healthy(**{part: spread_of(rest, part) for part in PARTS})
+
+
+def state(log: Log, known: Healthy, times: float = 1.0, above: int = 0) -> str:
+    """The verdict on a log, with its times multiplied: at large sizes alone, where `above` is not zero."""
+    ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
+    parts = list(parts_of(log.large, ratio, known))
+    if any(p.is_slow for p in parts):
+        return "slower"
+    if any(p.is_fast for p in parts):
+        return "faster"
+    return "as expected" if parts[0].tells else "unjudged"
+
+
+STATES = ("slower", "unjudged", "as expected", "faster")
+
+
+def rates(states: Iterable[str]) -> str:
+    """Cells of a table: how many, and percent by verdict."""
+    said = Counter(states)
+    n = sum(said.values())
+    return " | ".join([str(n), *(f"{100 * said[s] / n:.1f}" for s in STATES)])
+
+
+def table(of: Sequence[Log]) -> str:
+    """What is said of healthy, slowed and degraded logs, in percent of logs."""
+    known = {system: known_without(of, system) for system in {log.system for log in of}}
+    yes = [log for log in of if log.healthy == "yes"]
+    large = [log for log in yes if log.large.any()]
+    lines = ["| logs | n | slower | cannot judge | as expected | faster |", "|---|--:|--:|--:|--:|--:|"]
+    for name, those, times, above in (
+        ("known to be healthy", yes, 1.0, 0),
+        ("of unknown health", [log for log in of if log.healthy == "unknown"], 1.0, 0),
+        *(
+            (f"healthy, times x{times:g} {where}", logs, times, above)
+            for times in (1.5, 2.0, 4.0)
+            for where, logs, above in (("above 1 MiB", large, 1), ("at all sizes", yes, 0))
+        ),
+        ("known to be degraded", [log for log in of if log.healthy == "no"], 1.0, 0),
+    ):
+        lines.append(f"| {name} | {rates(state(log, known[log.system], times, above) for log in those)} |")
+    return "\n".join(lines)
+
+
+def page(of: Sequence[Log]) -> str:
+    """The page of the documentation."""
+    known = known_without(of, None)
+    wrong = sorted(
+        (log for log in of if log.healthy == "yes" and state(log, known_without(of, log.system)) == "slower"),
+        key=lambda log: log.slug,
+    )
+    return f"""# How often a verdict is wrong
+
+Written by `python validation/verdicts.py --write`; do not edit by hand.
+
+`commsim compare` holds a log against the prediction as shipped by two numbers: the median of measured / predicted time
+above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are
+known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
+and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
+slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where a machine twice as slow might look like this
+one. A prediction whose parameters are the machine's own (`params`, `library.measured`) is held against its own band.
+
+Each log below is judged without its own system. Percent of logs:
+
+{table(of)}
+
+Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong)}.
+
+| ln(measured / predicted) | systems | middle | scale |
+|---|--:|--:|--:|
+| above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
+| up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
+
+The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
+logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of
+those that are 1.5 times as slow.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints the table, and writes both files where asked to."""
+    of = logs()
+    print(table(of))
+    if "--write" in words:
+        known = known_without(of, None)
+        text = "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems.\n"
+        text += "".join(
+            f"{part}: {{middle: {s.middle}, scale: {s.scale}, systems: {s.systems}}}\n"
+            for part in ("small", "large")
+            for s in [getattr(known, part)]
+        )
+        write_atomically(PATH, text)
+        write_atomically(PAGE, page(of))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
