@@ -1,0 +1,1 @@
+"""Generation: decode steps and prefill of a model on a machine, and runs of many requests."""
