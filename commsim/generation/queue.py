@@ -6,7 +6,7 @@ What it is not: what a step takes comes from a step model, what one step holds f
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class Pool:
 
     model: StepSeconds | StepTable
     room: CacheRoom
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
     replicas: int = 1
 
     @property
@@ -77,9 +77,8 @@ class _Run:
         self.decoders: list[Engine] = []
         if decode is not None:
             self.tables.append(self.tables[0] if decode.model is pool.model else decode.table)
-            self.decoders = self._engines(
-                decode, self.tables[1], Hooks(self._first_token, self._end, None, self._fetch)
-            )
+            fetching = Hooks(self._first_token, self._end, fetch=self._fetch)
+            self.decoders = self._engines(decode, self.tables[1], fetching)
         self._prompts, self._answers = requests.prompt.tolist(), requests.answer.tolist()
         if requests.arrival_s is None:
             for _ in range(min(requests.concurrency, count)):

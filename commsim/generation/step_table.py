@@ -1,7 +1,7 @@
 """Seconds of steps, asked of a step model at few batches and read between them.
 
-A run has a hundred thousand steps that differ a little. Sequences and tokens are exact up to 64 and from there on rounded
-to a 64th of their power of two; over the tokens in the cache, in which attention is linear, it is read between powers of
+A run has a hundred thousand steps that differ a little. Sequences and tokens are exact up to 128 and rounded to seven
+binary digits from there on; over the tokens in the cache, in which attention is linear, it is read between powers of
 two.
 """
 
@@ -20,7 +20,7 @@ from commsim.generation.batch import Batch
 Float64 = npt.NDArray[np.float64]
 
 StepSeconds = Callable[[Batch], Any]
-"""Seconds of a step, as a number or as a dataclass whose fields are seconds of its parts, which may have ``total_s``."""
+"""Seconds of a step, as a number, or as a dataclass of its parts in seconds, which may have ``total_s``."""
 
 _FIRST_KNOT = 128
 _EXACT = 64

@@ -134,7 +134,7 @@ def test_a_full_cache_preempts_the_last_and_reserved_answers_do_not() -> None:
 
 
 def test_a_request_that_never_fits_is_refused() -> None:
-    with pytest.raises(InfeasibleError, match="found a request of 200 tokens.*expected at most 150"):
+    with pytest.raises(InfeasibleError, match=r"found a request of 200 tokens.*expected at most 150"):
         simulate(linear, CacheRoom(150), drawn(100, 100, 1))
 
 
