@@ -1,1 +1,1 @@
-"""Generation: decode steps and prefill of a model on a machine, and runs of many requests."""
+"""What it costs to generate: a step of a serving engine on a model, a batch and a mesh of GPUs, and its memory."""
