@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from commsim.generation.engine import Engine
+    from commsim.generation.scheduler import Scheduler
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -22,7 +22,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 class Steps:
     """What the engines of a pool did: a row for each run of equal steps, arrays (rows,), ordered by start.
 
-    ``sequences`` decoded in each step, ``prompt_tokens`` were read; ``waiting`` requests and ``cached`` tokens when
+    ``sequences`` decoded in each step, ``prompt_tokens`` were read; ``waiting`` requests and ``cached`` bytes when
     they ended. ``parts_s``: seconds by part, all engines together.
     """
 
@@ -40,7 +40,7 @@ class Steps:
     preemptions: int
 
     @staticmethod
-    def of(engines: Sequence[Engine], parts: Sequence[str]) -> Steps:
+    def of(engines: Sequence[Scheduler], parts: Sequence[str]) -> Steps:
         """From the logs of engines."""
         rows = [(e.number, *row) for e in engines for row in e.log.rows]
         columns = list(np.array(rows, np.float64).reshape(len(rows), 8).T)
