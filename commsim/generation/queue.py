@@ -48,7 +48,12 @@ def simulate(
     >>> run.count, round(run.tpot_s, 9), round(run.duration_s, 9)
     (8, 0.01, 0.22)
     """
-    return _Run(requests, Pool(model, room, policy or Policy(), replicas)).result()
+    return simulate_pool(Pool(model, room, policy or Policy(), replicas), requests)
+
+
+def simulate_pool(pool: Pool, requests: Requests) -> RunResult:
+    """The same of a pool."""
+    return _Run(requests, pool).result()
 
 
 def simulate_split(prefill: Pool, decode: Pool, send: Send, requests: Requests) -> RunResult:
