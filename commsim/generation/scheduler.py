@@ -60,17 +60,22 @@ class Hooks:
     fetch: Callable[[Scheduler, Job], Any] | None = None
 
 
+LogRow = tuple[float, float, int, int, int, int, float, float]
+"""A run of equal steps: start, end, steps, sequences, tokens of prompts, requests that wait for a place, and bytes in the
+cache at its start and its end."""
+
+
 @dataclass
 class Log:
     """What an engine did: a row for each run of equal steps, seconds by part, tokens made, and preemptions."""
 
-    rows: list[tuple[float, float, int, int, int, int, float]] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
     parts: Float64 | None = None
     tokens: int = 0
     preemptions: int = 0
 
-    def add(self, row: tuple[float, float, int, int, int, int, float], seconds: Float64) -> None:
-        """A run of steps: start, end, steps, sequences, tokens of prompts, requests waiting, bytes cached."""
+    def add(self, row: LogRow, seconds: Float64) -> None:
+        """A run of steps and its seconds by part."""
         self.rows.append(row)
         self.parts = seconds if self.parts is None else self.parts + seconds
 
@@ -203,7 +208,10 @@ class Scheduler:
 
     def _note(self, start: float, steps: int, n: int, prompt_tokens: int, seconds: Float64) -> None:
         waiting = len(self._waiting) + len(self._incoming)
-        self.log.add((start, self.env.now, steps, n, prompt_tokens, waiting, self._used), seconds)
+        grown = self._used
+        if n and not self._reserves:
+            grown += steps * len(self._decoding) * self._room.token_bytes
+        self.log.add((start, self.env.now, steps, n, prompt_tokens, waiting, self._used, grown), seconds)
 
     # -- what a step takes ---------------------------------
 

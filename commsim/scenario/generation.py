@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from commsim.document import failing, refuse
-from commsim.document.types import KeyFaults
+from commsim.document.types import KeyFaults, show
 from commsim.errors import CommsimError
 from commsim.generation.formats import CACHE_BYTES, format_of, formats
 from commsim.generation.policy import Policy, policy_of
@@ -57,7 +57,11 @@ class LengthSpec(Strict):
 
 
 def _in_full(value: Any) -> Any:
-    return {"tokens": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"tokens": value}
+    if isinstance(value, (dict, LengthSpec)):
+        return value
+    raise ValueError(f"found {show(value)}, expected tokens such as 1024, or a block with them")
 
 
 Length = Annotated[LengthSpec, BeforeValidator(_in_full, json_schema_input_type=Tokens | LengthSpec)]

@@ -181,7 +181,7 @@ class GenerationItem(Answer):
         for pool in self.run.steps:
             waiting += _means(pool, pool.waiting, edges + start)
             read += _means(pool, pool.prompt_tokens / (pool.end_s - pool.start_s), edges + start)
-        cached = _means(decode, decode.cached, edges + start) / (self.room.nbytes * decode.engines or 1.0)
+        cached = _held(decode, (edges[1:] + edges[:-1]) / 2 + start) / (self.room.nbytes * decode.engines or 1.0)
         columns = {
             "end_s": edges[1:],
             "sequences": _means(decode, decode.sequences, edges + start),
@@ -203,6 +203,18 @@ def _means(steps: Steps, values: npt.NDArray[Any], edges: Float64) -> Float64:
     whole = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
     means: Float64 = np.maximum(np.diff(np.interp(edges, at, whole)) / np.diff(edges), 0.0)
     return means
+
+
+def _held(steps: Steps, at: Float64) -> Float64:
+    """Bytes in the caches of all engines at some times, (times,)."""
+    total = np.zeros(at.size)
+    for engine in range(steps.engines):
+        mine = steps.engine == engine
+        if mine.any():
+            times = np.stack([steps.start_s[mine], steps.end_s[mine]], axis=1).ravel()
+            held = np.stack([steps.held[mine], steps.cached[mine]], axis=1).ravel()
+            total += np.interp(at, times, held, left=0.0)
+    return total
 
 
 def _suffix(key: str) -> str:
