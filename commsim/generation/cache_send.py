@@ -7,13 +7,16 @@ links slow each other down (`commsim.engine.sharing`); between two replicas cach
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from commsim.engine.under_way import CallsUnderWay
 from commsim.generation.memory import replica_memory
+from commsim.generation.queue import Send
 from commsim.generation.replica import Replica
+from commsim.generation.step_table import between
 from commsim.training.communicators import GroupCalls, Ranks
 from commsim.training.flows import Flow, FlowBuilder
 
@@ -32,29 +35,22 @@ class Placed:
     first: tuple[int, ...]
 
 
-@dataclass(eq=False)
-class CacheSender:
-    """Sends caches between two pools; made for one run."""
+class CacheWays:
+    """The ways of caches between two pools: what each takes alone, and which of them share links."""
 
-    readers: Placed
-    decoders: Placed
-    calls: GroupCalls
-    _flows: dict[tuple[int, int], Flow] = field(default_factory=dict)
-    _pairs: dict[tuple[int, int], Ranks] = field(default_factory=dict)
-    _last: dict[tuple[int, int], Any] = field(default_factory=dict)
-    _seconds: dict[tuple[int, int, int], float] = field(default_factory=dict)
-    _under_way: Any = None
-
-    def __post_init__(self) -> None:
-        memory = replica_memory(self.decoders.replica)
-        self._bytes_of = memory.sequence_bytes
-        self.shared = len(self.readers.first) * len(self.decoders.first) <= MOST_WAYS
-        builder = FlowBuilder(self.calls, self.calls if self.shared else None)
-        for r in range(len(self.readers.first)):
-            for d in range(len(self.decoders.first)):
+    def __init__(self, readers: Placed, decoders: Placed, calls: GroupCalls) -> None:
+        self._readers, self._decoders, self._calls = readers, decoders, calls
+        self._bytes_of = replica_memory(decoders.replica).sequence_bytes
+        shared = len(readers.first) * len(decoders.first) <= MOST_WAYS
+        builder = FlowBuilder(calls, calls if shared else None)
+        self._pairs: dict[tuple[int, int], Ranks] = {}
+        self._flows: dict[tuple[int, int], Flow] = {}
+        for r in range(len(readers.first)):
+            for d in range(len(decoders.first)):
                 self._pairs[r, d] = pairs = self._pairs_of(r, d)
                 self._flows[r, d] = builder.send(pairs, self._bytes_of(REFERENCE_TOKENS))
-        self._sharing = builder.sharing() if self.shared else None
+        self._sharing = builder.sharing() if shared else None
+        self._knots: dict[tuple[int, int, int], float] = {}
 
     @property
     def meets(self) -> bool:
@@ -62,42 +58,51 @@ class CacheSender:
         return self._sharing is not None
 
     def seconds(self, reader: int, decoder: int, tokens: int) -> float:
-        """What a cache of so many tokens takes alone."""
+        """What a cache of so many tokens takes alone: asked at powers of two, and read between them."""
+        low, high, share = between(tokens)
+        at = self._knot(reader, decoder, low)
+        return at + share * (self._knot(reader, decoder, high) - at) if share else at
+
+    def _knot(self, reader: int, decoder: int, tokens: int) -> float:
         key = reader, decoder, tokens
-        if key not in self._seconds:
-            nbytes = float(round(self._bytes_of(tokens)))
-            self._seconds[key] = self.calls("send_recv", nbytes, self._pairs[reader, decoder])
-        return self._seconds[key]
+        if key not in self._knots:
+            nbytes = float(round(self._bytes_of(max(tokens, 1))))
+            self._knots[key] = self._calls("send_recv", nbytes, self._pairs[reader, decoder])
+        return self._knots[key]
 
-    def send(self, env: Any, reader: int, decoder: int, tokens: int) -> Generator[Any, Any, None]:
-        """Waits, in a simpy process, until a cache has arrived."""
-        from commsim.engine.under_way import CallsUnderWay
+    def sender(self) -> Send:
+        """What sends the caches of one run."""
+        under_way: list[CallsUnderWay] = []
+        last: dict[tuple[int, int], Any] = {}
 
-        if self._under_way is None and self._sharing is not None:
-            self._under_way = CallsUnderWay(env, self._sharing)
-        before, arrived = self._last.get((reader, decoder)), env.event()
-        self._last[reader, decoder] = arrived
-        if before is not None and not before.processed:
-            yield before
-        seconds, flow = self.seconds(reader, decoder, tokens), self._flows[reader, decoder]
-        if self._under_way is not None and self._under_way.meets(flow.shared):
-            yield self._under_way.start(flow.shared, seconds)
-        else:
-            yield env.timeout(seconds)
-        arrived.succeed()
+        def send(env: Any, reader: int, decoder: int, tokens: int) -> Generator[Any, Any, None]:
+            if self._sharing is not None and not under_way:
+                under_way.append(CallsUnderWay(env, self._sharing))
+            before, arrived = last.get((reader, decoder)), env.event()
+            last[reader, decoder] = arrived
+            if before is not None and not before.processed:
+                yield before
+            seconds, number = self.seconds(reader, decoder, tokens), self._flows[reader, decoder].shared
+            if under_way and under_way[0].meets(number):
+                yield under_way[0].start(number, seconds)
+            else:
+                yield env.timeout(seconds)
+            arrived.succeed()
+
+        return send
 
     def _pairs_of(self, reader: int, decoder: int) -> Ranks:
         """(source, destination) ranks, (GPUs of one group of the decoder over its stages, 2).
 
         Of several groups of attention data parallelism the pair's own is taken, in turn.
         """
-        a, b = self.readers.replica, self.decoders.replica
+        a, b = self._readers.replica, self._decoders.replica
         turn, rows = reader + decoder, []
         for stage in range(b.pp):
             for part in range(b.tp):
                 src = _place(a, stage * a.pp // b.pp, turn % a.attention_dp, part * a.tp // b.tp)
                 dst = _place(b, stage, turn % b.attention_dp, part)
-                rows.append((self.readers.first[reader] + src, self.decoders.first[decoder] + dst))
+                rows.append((self._readers.first[reader] + src, self._decoders.first[decoder] + dst))
         return np.array(rows, np.int64)
 
 

@@ -34,8 +34,8 @@ class Pool:
         return self.model if isinstance(self.model, StepTable) else StepTable(self.model)
 
 
-Send = Callable[[Any, int, int, int], Any]
-"""(environment, prefill replica, decode replica, tokens) -> generator that ends when the cache has arrived."""
+Send = Callable[[Any, int, int, int], Generator[Any, Any, None]]
+"""(environment, prefill replica, decode replica, tokens) -> what a process waits for until a cache has arrived."""
 
 
 def simulate(

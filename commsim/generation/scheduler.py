@@ -61,8 +61,8 @@ class Hooks:
 
 
 LogRow = tuple[float, float, int, int, int, int, float, float]
-"""A run of equal steps: start, end, steps, sequences, tokens of prompts, requests that wait for a place, and bytes in the
-cache at its start and its end."""
+"""A run of equal steps: start, end, steps, sequences, tokens of prompts, requests that wait for a place, and bytes in
+the cache at its start and its end."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.generation.cache_send import CacheSender, Placed
+from commsim.generation.cache_send import CacheWays, Placed
 from commsim.generation.collectives import NCCL_VERSION, Collectives, NcclSeconds
 from commsim.generation.memory import ReplicaMemory, replica_memory
 from commsim.generation.queue import Pool, simulate_pool, simulate_split
@@ -44,21 +44,14 @@ class Serving:
     replica: Replica
     prefill: Pool | None = None
     reader: Replica | None = None
-    calls: GroupCalls | None = None
+    ways: CacheWays | None = None
 
     def run(self, requests: Requests) -> RunResult:
         """Some requests, answered."""
         if self.prefill is None:
             return simulate_pool(self.decode, requests)
-        assert self.reader is not None
-        assert self.calls is not None
-        taken = self.prefill.replicas * self.reader.gpus
-        sender = CacheSender(
-            Placed(self.reader, tuple(range(0, taken, self.reader.gpus))),
-            Placed(self.replica, tuple(taken + i * self.replica.gpus for i in range(self.decode.replicas))),
-            self.calls,
-        )
-        return simulate_split(self.prefill, self.decode, sender.send, requests)
+        assert self.ways is not None
+        return simulate_split(self.prefill, self.decode, self.ways.sender(), requests)
 
 
 def run_generation(
@@ -109,7 +102,10 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
     if spec.prefill is None:
         return Serving(decode, replica)
     prefill, reader = pool(spec.prefill.mesh, spec.prefill.replicas, spec.prefill.token_budget)
-    return Serving(decode, replica, prefill, reader, calls)
+    taken = prefill.replicas * reader.gpus
+    readers = Placed(reader, tuple(range(0, taken, reader.gpus)))
+    decoders = Placed(replica, tuple(range(taken, topology.world_size, replica.gpus)))
+    return Serving(decode, replica, prefill, reader, CacheWays(readers, decoders, calls))
 
 
 def group_calls(setting: Setting, topology: Topology) -> NcclGroups:
