@@ -42,7 +42,7 @@ def policy_of(replica: Replica) -> Policy:
     reserved (GUARANTEED_NO_EVICT; docs, useful runtime options). Transformers' ``generate``: one batch to its end.
     """
     memory, ranks = replica.gpu.memory_bytes, replica.attention_dp
-    match replica.software.framework:
+    match replica.engine.framework:
         case "vllm":
             large = memory >= 70 * GIGA
             return Policy(8192 if large else 2048, 1024 if large else 256, ranks=ranks)

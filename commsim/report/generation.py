@@ -41,13 +41,13 @@ def mesh_words(replica: Replica) -> str:
 
 def engine_words(item: GenerationItem) -> str:
     """Who answers: ``llama3-70b by vllm 0.24.0, 1 replica of tp 8, bf16``."""
-    replica, software = item.replica, item.replica.software
-    release = ".".join(map(str, software.release))
+    replica, engine = item.replica, item.replica.engine
+    release = ".".join(map(str, engine.release))
     formats, pools = replica.formats, ""
     if item.reader is not None:
         pools = f", prompts by {_count(item.readers)} of {mesh_words(item.reader)}"
     experts = "" if replica.model.moe is None else f", experts {formats.experts.name}"
-    who = f"{replica.model.name} by {software.framework} {release}"
+    who = f"{replica.model.name} by {engine.framework} {release}"
     cut = f"{_count(item.replicas)} of {mesh_words(replica)}{pools}"
     return f"{who}, {cut}, {formats.weights.name}{experts}, cache {formats.cache}"
 

@@ -121,7 +121,7 @@ class GenerationItem(Answer):
         row: dict[str, Any] = {
             "item": self.name,
             "model": replica.model.name,
-            "framework": replica.software.framework,
+            "framework": replica.engine.framework,
             "gpus": self.gpus,
             "replicas": self.replicas,
             "prefill_replicas": self.readers,

@@ -91,7 +91,7 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
     def pool(mesh: ReplicaMesh, replicas: int, budget: int | None = None) -> tuple[Pool, Replica]:
         replica = replica_of(spec, mesh, topology, setting.base_dir)
         _check_weights(replica, replica_memory(replica))
-        collectives = Collectives(replica.gpu, replica.software, nccl_of(calls, topology))
+        collectives = Collectives(replica.gpu, replica.engine, nccl_of(calls, topology))
         table = StepTable(StepModel(replica, collectives).seconds)
         policy = policy_for(spec, replica)
         if budget is not None:
