@@ -28,7 +28,7 @@ MOST_WAYS = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PoolPlace:
     """Replicas of one pool: how each is cut, and the rank of the first GPU of each."""
 
     replica: Replica
@@ -38,7 +38,7 @@ class Placed:
 class CacheWays:
     """The ways of caches between two pools: what each takes alone, and which of them share links."""
 
-    def __init__(self, readers: Placed, decoders: Placed, calls: GroupCalls) -> None:
+    def __init__(self, readers: PoolPlace, decoders: PoolPlace, calls: GroupCalls) -> None:
         self._readers, self._decoders, self._calls = readers, decoders, calls
         self._bytes_of = replica_memory(decoders.replica).sequence_bytes
         shared = len(readers.first) * len(decoders.first) <= MOST_WAYS
