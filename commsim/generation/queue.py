@@ -77,7 +77,7 @@ class _Run:
         count = requests.count
         self.arrival, self.first, self.last = (np.full(count, np.nan) for _ in range(3))
         self.sent = np.zeros(count)  # seconds of the cache's way
-        self._send, self._next = send, 0
+        self._send, self._next, self._before_s = send, 0, pool.policy.before_s
         hooks = Hooks(self._first_token, self._end, None if decode is None else self._prefilled)
         self.tables = [pool.table]
         self.readers = self._engines(pool, self.tables[0], hooks)
@@ -104,9 +104,16 @@ class _Run:
             self._submit()
 
     def _submit(self) -> None:
-        """The next request goes to the replica that has the fewest."""
+        """Sends the next request."""
         number, self._next = self._next, self._next + 1
         self.arrival[number] = self.env.now
+        if self._before_s > 0:
+            self.env.timeout(self._before_s).callbacks.append(lambda _: self._deal(number))
+        else:
+            self._deal(number)
+
+    def _deal(self, number: int) -> None:
+        """A request goes to the replica that has the fewest."""
         least_busy(self.readers).submit(Request(number, self._prompts[number], self._answers[number]))
 
     # -- what engines tell ---------------------------------

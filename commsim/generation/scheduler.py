@@ -168,14 +168,14 @@ class Scheduler:
 
     def _batch(self, n: int, chunks: list[tuple[Request, int]]) -> Batch:
         """What a step does; ranks of attention data parallelism wait for the one that reads most."""
-        ranks = self._policy.ranks
-        tokens, many = [0] * ranks, [0] * ranks
+        tokens = [0] * self._policy.ranks
         for job, take in chunks:
             tokens[job.rank] += take
-            many[job.rank] += 1
-        before = sum(job.done for job, _ in chunks) / len(chunks)
+        read, many = sum(tokens), len(chunks)
+        before = sum(job.done for job, _ in chunks) / many
         cached = self._cached / len(self._decoding) if n else 0.0
-        return Batch(n, cached, ranks * max(tokens), ranks * max(many), before)
+        groups = read / max(tokens) if len(tokens) > 1 else 0.0
+        return Batch(n, cached, read, many, before, groups)
 
     def _decode_on(self) -> Process:
         """As many decode steps as are alike: until one ends, the cache is full, or a request comes that can begin."""

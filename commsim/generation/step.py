@@ -49,7 +49,8 @@ class StepModel:
         return replace(self, values=values)
 
     def seconds(self, batch: Batch) -> StepSeconds:
-        """What the step takes, by cause. Groups of attention dp have equal shares of the batch."""
+        """What the step takes, by cause. Groups of attention dp have equal shares of what decodes; of prompts the
+        busiest has its share of those that read, for which the others wait."""
         v, layers = self.values, self.layers
         graph = self.replica.engine.cuda_graph and not batch.prompt_tokens
         launch = v["graph.launch"] if graph else 1.0
@@ -75,14 +76,15 @@ class StepModel:
         r, v, layers, k = self.replica, self.values, self.layers, self.kernels
         framework, share = r.engine.framework, 1.0 / r.attention_dp
         decoding = _at_least_one(batch.sequences * share)
-        prompts = batch.prompt_tokens * share
+        reading = 1.0 / batch.prompt_groups if batch.prompt_groups else share
+        prompts = batch.prompt_tokens * reading
         tokens = decoding + prompts
-        rows = decoding + batch.prompt_sequences * share
+        rows = decoding + batch.prompt_sequences * reading
         products = product_time(logits_product(r, rows), r.gpu, k, framework)
         for p in step_products(r, layers, decoding, prompts):
             products += product_time(p, r.gpu, k, framework) * (p.count * r.pp)
         attention = decode_seconds(r, layers, decoding, batch.cached, k)
-        attention += prompt_seconds(r, layers, batch, share, k)
+        attention += prompt_seconds(r, layers, batch, reading, k)
         attention += KernelSeconds(recurrent_seconds(r, layers, decoding, prompts, v), 0.0)
         return {
             "products": products,
