@@ -105,7 +105,7 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
     taken = prefill.replicas * reader.gpus
     readers = PoolPlace(reader, tuple(range(0, taken, reader.gpus)))
     decoders = PoolPlace(replica, tuple(range(taken, topology.world_size, replica.gpus)))
-    return Serving(decode, replica, prefill, reader, CacheWays(readers, decoders, calls))
+    return Serving(decode, replica, prefill, reader, CacheWays(readers, decoders, topology))
 
 
 def group_calls(setting: Setting, topology: Topology) -> NcclGroups:
