@@ -39,7 +39,7 @@ class GenerationWork(WorkItem):
             generation["file"] = name(generation["file"])
 
     def run(self, site: WorkSite) -> tuple[GenerationItem, list[str]]:
-        """The requests, simulated."""
+        """The requests, simulated; where notes are looked for, at other loads too."""
         from commsim.scenario.generation_run import run_generation
 
-        return run_generation(site.setting, site.topology, self.generation)
+        return run_generation(site.setting, site.topology, self.generation, loads=site.notes)
