@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commsim.planner.serving import Choice, ServingAnswer
+from commsim.planner.serving import ServingChoice, ServingAnswer
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
 from commsim.report.page import Code, Page, Section, Text, picture, table
@@ -31,7 +31,7 @@ class ServingPlan:
     seconds: float
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> ServingChoice:
         """The first of the ranking."""
         return self.found.ranked[0]
 
@@ -42,8 +42,8 @@ class ServingPlan:
         assert asked.prompt is not None
         assert asked.answer is not None
         lines = [
-            f"{asked.model} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x {mesh_words(one)}, {one.spec.precision}, "
-            f"{one.batch:,} requests at once on each.",
+            f"{asked.model} in {one.spec.precision} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x "
+            f"{mesh_words(one)}, {one.batch:,} requests at once on each.",
             f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {one.tokens_per_s_per_user:,.1f} tokens/s per user: "
             f"{format_time(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
         ]
@@ -63,7 +63,7 @@ class ServingPlan:
             said.append(f"at most {format_time(self.spec.most_ttft)} to the first token")
         return " and ".join(said)
 
-    def title(self, choice: Choice) -> str:
+    def title(self, choice: ServingChoice) -> str:
         """The cut of a choice, with what of machine, precision and framework differs between choices."""
         kinds = {(c.machine, c.spec.precision, c.spec.framework) for c in self.found.choices}
         machines, precisions, frameworks = (len(set(column)) for column in zip(*kinds, strict=True))
@@ -73,9 +73,9 @@ class ServingPlan:
         return f"{choice.machine}: {', '.join(words)}" if machines > 1 else ", ".join(words)
 
     @property
-    def listed(self) -> list[Choice]:
+    def listed(self) -> list[ServingChoice]:
         """The best choices, one for each cut."""
-        seen: dict[str, Choice] = {}
+        seen: dict[str, ServingChoice] = {}
         for choice in self.found.ranked:
             seen.setdefault(self.title(choice), choice)
         return list(seen.values())[: self.spec.best]
@@ -148,7 +148,7 @@ class ServingPlan:
         )
 
 
-def mesh_words(choice: Choice) -> str:
+def mesh_words(choice: ServingChoice) -> str:
     """``tp 4``, ``tp 1, attention_dp 8, ep 8``."""
     mesh = choice.spec.mesh
     others = [f"{name} {getattr(mesh, name)}" for name in ("pp", "attention_dp", "ep") if getattr(mesh, name) > 1]
@@ -157,7 +157,7 @@ def mesh_words(choice: Choice) -> str:
 
 def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
     """Tokens a second of a GPU against those of a user: of every cut a line over its loads, the front of all marked."""
-    by_cut: dict[str, list[Choice]] = {}
+    by_cut: dict[str, list[ServingChoice]] = {}
     for choice in plan.found.choices:
         by_cut.setdefault(plan.title(choice), []).append(choice)
     shown = [plan.title(choice) for choice in plan.listed][:MOST_FRONTS]
@@ -185,6 +185,6 @@ def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
     return figure
 
 
-def _points(choices: Sequence[Choice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
+def _points(choices: Sequence[ServingChoice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
     ordered = sorted(choices, key=lambda c: c.batch) if by_load else choices
     return [c.tokens_per_s_per_user for c in ordered], [c.tokens_per_s_per_gpu for c in ordered]

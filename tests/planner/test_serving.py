@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import commsim as cs
 from commsim.cli import app
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.planner.serving import Choice, ServingAnswer, machines_of, scenario_of, search
+from commsim.planner.serving import ServingChoice, ServingAnswer, machines_of, scenario_of, search
 from commsim.planner.serving_question import ServingSpec, read_serving
 from commsim.report.page import html
 from commsim.report.serving_plan import ServingPlan, plot_front
@@ -73,9 +73,9 @@ def test_loads_grow_until_more_give_nothing(tmp_path: Path) -> None:
     assert all(b > 1.01 * a for a, b in pairwise(rates[:-1]))
 
 
-def _choice(tpot: float, rate: float) -> Choice:
+def _choice(tpot: float, rate: float) -> ServingChoice:
     spec = GenerationSpec(model="llama-3-8b", prompt={"tokens": 1}, answer={"tokens": 2})  # type: ignore[arg-type]
-    return Choice("m", 0, spec, 8, 1, 1, 0.1, tpot, rate, 0.1, 0.1, True)
+    return ServingChoice("m", 0, spec, 8, 1, 1, 0.1, tpot, rate, 0.1, 0.1, True)
 
 
 def test_no_other_choice_is_better_for_users_and_for_gpus_than_one_of_the_front() -> None:
@@ -87,7 +87,7 @@ def test_the_answer_says_what_is_best_and_why(tmp_path: Path) -> None:
     spec, answer = _answer(tmp_path, most_tpot="1 us")
     plan = ServingPlan("p <1>", spec, answer, "name: x\n", 1.0)
     assert plan.answer[0] == "No choice has at most 1 us per output token; the quickest for users is shown."
-    assert "llama-3-8b on board (8 GPUs): " in plan.answer[1]
+    assert "llama-3-8b in bf16 on board (8 GPUs): " in plan.answer[1]
     assert "late" in plan.table()
     assert len(plan.listed) == 2
     assert plot_front(plan).axes
