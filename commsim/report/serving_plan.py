@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commsim.planner.serving import ServingChoice, ServingAnswer
+from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
 from commsim.report.page import Code, Page, Section, Text, picture, table

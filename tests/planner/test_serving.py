@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import commsim as cs
 from commsim.cli import app
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.planner.serving import ServingChoice, ServingAnswer, machines_of, scenario_of, search
+from commsim.planner.serving import ServingAnswer, ServingChoice, machines_of, scenario_of, search
 from commsim.planner.serving_question import ServingSpec, read_serving
 from commsim.report.page import html
 from commsim.report.serving_plan import ServingPlan, plot_front
