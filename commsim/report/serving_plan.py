@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
+from commsim.report.answers import Answered
 from commsim.report.page import Code, Page, Section, Text, picture, table
 from commsim.report.tables import aligned
 from commsim.units import format_time
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 MOST_FRONTS = 8
 """Fronts of single cuts in a picture, beside that of all."""
 
 
-@dataclass(frozen=True, eq=False)
-class ServingPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class ServingPlan(Answered):
     """An answer with its question; `scenario` is the file of the best choice as YAML."""
 
     name: str
@@ -36,7 +38,7 @@ class ServingPlan:
         return self.found.ranked[0]
 
     @property
-    def answer(self) -> list[str]:
+    def answer(self) -> tuple[str, ...]:
         """The best choice in a few sentences."""
         one, asked = self.best, self.spec.generation
         assert asked.prompt is not None
@@ -53,7 +55,7 @@ class ServingPlan:
             lines.insert(0, f"No choice has {self._bounds()}; the quickest for users is shown.")
         elif self._bounds():
             lines.append(f"It is the most that a GPU gives with {self._bounds()}.")
-        return lines
+        return tuple(lines)
 
     def _bounds(self) -> str:
         said = []
@@ -106,6 +108,12 @@ class ServingPlan:
             for i, c in enumerate(self.found.ranked, 1)
         ]
 
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every load of every cut, best first."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
     def table(self) -> str:
         """The best choice of every cut, for a terminal."""
         head = ["# cut", "at once", "first token", "per token", "tokens/s/user", "tokens/s/GPU", "cache", ""]
@@ -123,6 +131,10 @@ class ServingPlan:
         lines += [f"#   {n} cuts left out: {reason}" for reason, n in self.found.left_out.most_common()]
         return lines
 
+    def plot(self) -> Figure:
+        """Tokens a second of a GPU against those of a user."""
+        return plot_front(self)
+
     def page(self) -> Page:
         """The page that `commsim plan --html` writes."""
         rows = self.rows()
@@ -135,7 +147,7 @@ class ServingPlan:
         return Page(
             title=self.name,
             question="How should this model be served?",
-            answer=tuple(self.answer),
+            answer=self.answer,
             sections=(
                 Section(
                     "Users against GPUs", (picture(plot_front(self), "Tokens/s of a GPU against those of a user."),)

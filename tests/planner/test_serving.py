@@ -132,6 +132,17 @@ def test_where_nothing_runs_the_reasons_are_given(tmp_path: Path) -> None:
         _answer(tmp_path, generation=generation, search={"tp": 1})
 
 
+def test_in_python_the_answer_is_an_object(tmp_path: Path) -> None:
+    plan = cs.serve(_file(tmp_path), "serve.search.batch=4")
+    assert repr(plan) == "\n".join(plan.answer)
+    assert len(plan.to_frame()) == 2
+    assert plan.to_frame()["rank"].tolist() == [1, 2]
+    assert cs.plot(plan).axes
+    assert cs.write_report(plan, tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(ScenarioError, match=r"found a plan of serving.*commsim\.serve takes it"):
+        cs.plan(_file(tmp_path))
+
+
 def test_a_plan_is_no_scenario_and_says_which_command_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="found a serve, expected a scenario; commsim plan FILE takes it"):
+    with pytest.raises(ScenarioError, match="found a plan, expected a scenario; commsim plan FILE takes it"):
         cs.run(_file(tmp_path))
