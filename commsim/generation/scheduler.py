@@ -95,6 +95,7 @@ class Scheduler:
         self._decoding: dict[Request, None] = {}
         self._ends: list[tuple[int, int, Request]] = []
         self._steps = 0  # decode steps so far
+        self._unlooked = 0  # of them since it looked for new requests
         self._cached = 0.0  # tokens of decoding sequences
         self._used = 0.0  # bytes held in the cache
         self._loads = [0] * policy.ranks  # sequences of each rank
@@ -113,7 +114,8 @@ class Scheduler:
     def submit(self, job: Request) -> None:
         """A request to read and decode."""
         self._waiting.append(job)
-        if self._idle or (len(self._waiting) == 1 and self._rank_for(job) is not None):
+        looks = self._policy.intake_steps == 1 and len(self._waiting) == 1
+        if self._idle or (looks and self._rank_for(job) is not None):
             self._rouse()
 
     def receive(self, job: Request) -> None:
@@ -153,6 +155,7 @@ class Scheduler:
     def _read_on(self, chunks: list[tuple[Request, int]]) -> Process:
         """One step with chunks of prompts."""
         n = len(self._decoding) if self._policy.mixed else 0
+        self._unlooked = self._policy.intake_steps
         start = self.env.now
         batch = self._batch(n, chunks)
         seconds = self._table.mixed(batch)
@@ -184,6 +187,8 @@ class Scheduler:
         steps = self._ends[0][0] - self._steps
         if not self._reserves:
             steps = min(steps, self._steps_that_fit)
+        if self._policy.intake_steps > 1:
+            steps = min(steps, self._policy.intake_steps - self._unlooked)
         steps = max(1, min(steps, math.ceil(between(mean)[1] - mean)))
         start = self.env.now
         if steps == 1:
@@ -203,6 +208,7 @@ class Scheduler:
                 if rest > 0:
                     yield self.env.timeout(rest)
             seconds = steps * self._table.decode(n, mean + (steps - 1) / 2)
+        self._unlooked += steps
         self._note(start, steps, n, 0, seconds)
         self._advance(steps)
 
@@ -218,7 +224,10 @@ class Scheduler:
     def _chunks(self) -> list[tuple[Request, int]]:
         """The chunks of prompts of the next step, (request, tokens): those begun first, then those that wait."""
         policy = self._policy
-        if not self._reading and not self._waiting:
+        looks = not self._decoding or self._unlooked >= policy.intake_steps
+        if looks:
+            self._unlooked = 0
+        if not self._reading and not (self._waiting and looks):
             return []
         if policy.static:
             return self._static_batch()
@@ -242,7 +251,7 @@ class Scheduler:
 
         for job in self._reading:
             take(job)
-        while self._waiting and max(left) > 0:
+        while looks and self._waiting and max(left) > 0:
             rank = self._rank_for(self._waiting[0])
             if rank is None or left[rank] <= 0:
                 break
