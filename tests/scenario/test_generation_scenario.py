@@ -206,8 +206,8 @@ def test_a_trace_has_every_second_of_every_engine(tmp_path: Path) -> None:
 
 _ODD = (
     None, 0, -1, 1, 3, 8, 1.5, "", "x", "1024", True, [], [1], {}, {"tokens": 5}, {"tokens": 5, "cv": 3.0}, {"tp": 2},
-    {"tp": 1, "pp": 2}, {"attention_dp": 8, "ep": 8}, {"replicas": 1, "mesh": {"tp": 4}}, "fp8", "nvfp4", "sglang", "hf",
-    "tensorrt_llm", "qwen3-30b-a3b", "gpt-oss-20b", "bert-large", "H100", "2.3.4", {"token_budget": 1},
+    {"tp": 1, "pp": 2}, {"attention_dp": 8, "ep": 8}, {"replicas": 1, "mesh": {"tp": 4}}, "fp8", "nvfp4", "sglang",
+    "hf", "tensorrt_llm", "qwen3-30b-a3b", "gpt-oss-20b", "bert-large", "H100", "2.3.4", {"token_budget": 1},
     {"token_budget": 100, "chunked": False}, {"mixed": False, "chunked": False}, {"most_sequences": 1},
 )  # fmt: skip
 
@@ -218,7 +218,6 @@ _ODD = (
 def test_whatever_stands_there_is_answered_or_refused(tmp_path: Path, key: str, value: Any, prompt: int) -> None:
     try:
         item = _run(tmp_path, **({"prompt": prompt, "answer": 3} | {key: value}))
-    except CommsimError as error:
-        assert str(error)
-    else:
-        json.dumps(item.to_dict(), allow_nan=False)
+    except CommsimError:
+        return
+    json.dumps(item.to_dict(), allow_nan=False)
