@@ -153,12 +153,13 @@ def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
 def fit_runs(*, write: bool) -> int:
     """Fit parameters to the project's runs, whole and with each architecture and GPU left out."""
     from study.generation import MODES, PROJECT, WITHOUT, key_of, path_without
-    from study.serving_fit import Predictions, first_seconds, fitted, free_parameters
+    from study.serving_fit import Predictions, first_seconds, fitted, free_parameters, some_runs
     from study.serving_rows import read_runs
 
-    rows = read_runs(PROJECT).rows
+    rows = some_runs(read_runs(PROJECT).rows)
     names, shared = [*free_parameters(), *FIRST], Predictions()
     whole = dict(fitted(rows, shared))
+    print("whole", flush=True)
     queued = _queued(rows, {**whole, **dict.fromkeys(FIRST, 0.0)})
 
     def with_first(values: Terms, chosen: list[int]) -> dict[str, float]:

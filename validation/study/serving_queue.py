@@ -27,7 +27,7 @@ RANGE_RATIO = 0.9
 times to the first token three times those measured."""
 
 INTAKE_STEPS = ((16, 10), (2**31, 30))
-"""Below so many clients, decode steps of SGLang from one look for new requests to the next (`--scheduler-recv-interval`,
+"""Below so many clients, decode steps of SGLang from one look for requests to the next (`--scheduler-recv-interval`,
 which its own default has at 1): read off the runs, whose time to the first token doubles from 8 to 16 clients."""
 
 
