@@ -22,6 +22,7 @@ WORK = {
     "training": ("trainings", "training:TrainingWork"),
     "claim": ("claims", "claim:ClaimWork"),
     "trace": ("traces", "trace:TraceWork"),
+    "generation": ("generations", "generation:GenerationWork"),
 }
 """By the key that tells a kind from others: its list in the JSON result, and the class of its items."""
 
