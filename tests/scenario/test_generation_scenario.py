@@ -221,3 +221,17 @@ def test_whatever_stands_there_is_answered_or_refused(tmp_path: Path, key: str, 
     except CommsimError:
         return
     json.dumps(item.to_dict(), allow_nan=False)
+
+
+def test_experts_and_sums_cross_the_network_of_the_machine(tmp_path: Path) -> None:
+    """Half the NICs make experts' exchanges longer; sums of ranks on two nodes are NCCL's."""
+    spread = {"model": "qwen3-30b-a3b", "mesh": {"attention_dp": 16, "ep": 16}}
+
+    def dispatch(*changes: str) -> float:
+        (item,) = cs.run(_file(tmp_path, 2, **spread), *changes).answers
+        assert isinstance(item, GenerationItem)
+        return item.causes["dispatch"]
+
+    assert dispatch("topology.nic_bandwidth=100 Gb/s") > 1.2 * dispatch()
+    one, two = (_run(tmp_path, n, machine=f"hgx-h100{m}-ndr400", mesh={"tp": 8}) for n, m in ((1, ""), (2, "-4")))
+    assert two.causes["collectives"] > 2 * one.causes["collectives"]
