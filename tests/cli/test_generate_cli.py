@@ -29,11 +29,19 @@ def test_a_models_name_and_a_machine_are_a_scenario() -> None:
     assert (answer["prompt_tokens"], answer["answer_tokens"]) == (256, 32)
 
 
-def test_a_machine_has_as_many_nodes_as_a_replica_needs_or_as_are_asked_for() -> None:
-    assert _json("--tp", "16")["gpus"] == 16
-    assert _json("--tp", "8", "-n", "2")["replicas"] == 2
-    assert _json("--tp", "8")["clients"] == 1
-    assert _json("--rate", "40", "--requests", "20")["clients"] == 0
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--tp", "16", "--requests", "2"], "gpus", 16),
+        (["--tp", "8", "-n", "2", "--requests", "4"], "replicas", 2),
+        (["--tp", "8"], "clients", 1),
+        (["--rate", "40", "--requests", "20"], "clients", 0),
+    ],
+)
+def test_a_machine_has_as_many_nodes_as_a_replica_needs_or_as_are_asked_for(
+    words: list[str], key: str, value: int
+) -> None:
+    assert _json(*words)[key] == value
 
 
 def test_lengths_may_be_drawn() -> None:

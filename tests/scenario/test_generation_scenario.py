@@ -204,7 +204,7 @@ def test_a_trace_has_every_second_of_every_engine(tmp_path: Path) -> None:
     assert '"engine 1"' in chrome_trace(shown)
 
 
-_ODD = (
+_ODD: tuple[Any, ...] = (
     None, 0, -1, 1, 3, 8, 1.5, "", "x", "1024", True, [], [1], {}, {"tokens": 5}, {"tokens": 5, "cv": 3.0}, {"tp": 2},
     {"tp": 1, "pp": 2}, {"attention_dp": 8, "ep": 8}, {"replicas": 1, "mesh": {"tp": 4}}, "fp8", "nvfp4", "sglang",
     "hf", "tensorrt_llm", "qwen3-30b-a3b", "gpt-oss-20b", "bert-large", "H100", "2.3.4", {"token_budget": 1},
@@ -225,7 +225,7 @@ def test_whatever_stands_there_is_answered_or_refused(tmp_path: Path, key: str, 
 
 def test_experts_and_sums_cross_the_network_of_the_machine(tmp_path: Path) -> None:
     """Half the NICs make experts' exchanges longer; sums of ranks on two nodes are NCCL's."""
-    spread = {"model": "qwen3-30b-a3b", "mesh": {"attention_dp": 16, "ep": 16}}
+    spread: dict[str, Any] = {"model": "qwen3-30b-a3b", "mesh": {"attention_dp": 16, "ep": 16}}
 
     def dispatch(*changes: str) -> float:
         (item,) = cs.run(_file(tmp_path, 2, **spread), *changes).answers
