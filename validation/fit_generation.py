@@ -167,8 +167,8 @@ def fit_runs(*, write: bool) -> int:
         some, seconds = [rows[i] for i in chosen], [queued[i] for i in chosen]
         out = dict(values)
         for name in FIRST:
-            found = first_seconds(some, seconds, name.rsplit(".", 1)[1])
-            out[name] = STARTS[name] if np.isnan(found) else found
+            stated = first_seconds(some, seconds, name.rsplit(".", 1)[1])
+            out[name] = STARTS[name] if np.isnan(stated) else stated
         return out
 
     whole = with_first(whole, list(range(len(rows))))

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from study.generation import FOLDER, MODES, PROJECT, WITHOUT, document, key_of, path_without, score
-from study.generation_report import page, summary
-from study.serving_fit import MOST_RUNS, Predictions, first_seconds, fitted, free_parameters, some_runs
-from study.serving_queue import QueueTimes
-from study.serving_rows import read_runs
 from typer.testing import CliRunner
 
 from commsim.cli.validate import app
@@ -19,6 +14,11 @@ from commsim.document import read_documents
 from commsim.generation.parameters import generation_parameters, generation_values
 from commsim.generation.steady import ClosedLoop
 from commsim.generation.terms import PATH, kernels
+from study.generation import FOLDER, MODES, PROJECT, WITHOUT, document, key_of, path_without, score
+from study.generation_report import page, summary
+from study.serving_fit import MOST_RUNS, Predictions, first_seconds, fitted, free_parameters, some_runs
+from study.serving_queue import QueueTimes
+from study.serving_rows import read_runs
 
 FEW = ("s10", "s13", "s163", "s397", "s459")
 
