@@ -97,7 +97,7 @@ def _same_as_naive(requests: Requests, policy: Policy) -> None:
     st.integers(1, 3),
 )
 def test_every_token_is_made_once_whatever_is_preempted(
-    tokens: list[tuple[int, int]], framework: str, room: int, clients: int, replicas: int
+    tokens: list[tuple[int, int]], framework: ServingFramework, room: int, clients: int, replicas: int
 ) -> None:
     requests = _requests(tokens).closed(clients)
     run = simulate(linear, CacheRoom(room), requests, FRAMEWORKS[framework], replicas)
@@ -105,7 +105,7 @@ def test_every_token_is_made_once_whatever_is_preempted(
     assert (run.first_s > run.arrival_s).all()
     assert (run.end_s >= run.first_s).all()
     assert run.steps[0].cached.max() <= room
-    alone = [simulate(linear, ROOM, Requests(*(np.array([v]) for v in pair))) for pair in tokens]
+    alone = [simulate(linear, ROOM, _requests([pair])) for pair in tokens]
     assert (run.ttft >= 0.99 * np.array([one.ttft_s for one in alone])).all()
     assert (run.latency >= 0.99 * np.array([one.latency[0] for one in alone])).all()
 
@@ -124,7 +124,7 @@ def test_more_clients_make_more_tokens_a_second_up_to_the_bound(
 
 
 def test_rare_requests_do_not_wait() -> None:
-    requests = replace(drawn(100, 10, 50), arrival_s=np.arange(50) * 10.0)
+    requests = replace(drawn(100, 10, 50), arrival_s=10.0 * np.arange(50, dtype=np.float64))
     run = simulate(linear, ROOM, requests)
     assert run.ttft == pytest.approx(np.full(50, BASE + 100 * READ))
 
@@ -181,8 +181,8 @@ def _split(requests: Requests, seconds: float, readers: int = 1, decoders: int =
         del reader, decoder, tokens
         yield env.timeout(seconds)
 
-    pools = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
-    return simulate_split(*pools, send, requests)
+    reader, decoder = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
+    return simulate_split(reader, decoder, send, requests)
 
 
 def test_a_cache_is_on_its_way_between_the_first_two_tokens() -> None:
@@ -219,12 +219,23 @@ def test_a_decode_pool_without_room_lets_the_prefill_pool_wait() -> None:
     assert sum(pool.tokens for pool in small.steps) == requests.answer.sum()
 
 
-def test_a_server_needs_its_time_before_a_request_is_in_the_queue() -> None:
+def test_a_server_prepares_requests_of_a_closed_loop_beside_the_ones_before() -> None:
     requests = drawn(100, 11, 6).closed(2)
     at_once, later = (simulate(linear, ROOM, requests, Policy(before_s=s)) for s in (0.0, 0.25))
     assert later.ttft == pytest.approx(at_once.ttft + 0.25)
     assert later.tpot == pytest.approx(at_once.tpot)
-    assert later.duration_s == pytest.approx(at_once.duration_s + 3 * 0.25)
+    assert later.duration_s == pytest.approx(at_once.duration_s + 0.25)
+    assert later.arrival_s.min() == 0.0
+
+
+def test_an_engine_that_looks_every_so_many_steps_lets_requests_wait_for_its_next_look() -> None:
+    requests = drawn(100, Lengths(200, 0.5), 40).closed(8)
+    often, seldom = (simulate(linear, ROOM, requests, Policy(intake_steps=n)) for n in (1, 30))
+    assert seldom.ttft_s > 2 * often.ttft_s
+    assert seldom.answer.sum() == sum(pool.tokens for pool in seldom.steps)
+    alone = drawn(100, 50, 3).closed(1)  # an idle engine looks at once
+    first, second = (simulate(linear, ROOM, alone, Policy(intake_steps=n)) for n in (1, 30))
+    assert second.ttft == pytest.approx(first.ttft)
 
 
 @pytest.mark.parametrize("framework", ["vllm", "sglang"])

@@ -155,6 +155,7 @@ def test_apart_caches_cross_the_network_and_answers_do_not_wait_for_prompts(tmp_
         ({"prefill": {"replicas": 5}}, "generation.mesh", "of which 5 read prompts"),
         ({"prefill": {"replicas": 8}}, "generation.prefill.replicas", "expected one that decodes at least"),
         ({"framework": "hf", "prefill": {}}, "generation.prefill", "which has no pools"),
+        ({"batch": 2**20}, "generation.batch", "found 4,194,304 clients, expected at most 500,000"),
         ({"framework": "vlm"}, "generation.framework", "did you mean 'vllm'"),
         ({"mesh": {"tp": 2, "dp": 4}}, "generation.mesh.dp", "unknown key 'dp'"),
     ],
@@ -204,7 +205,7 @@ def test_a_trace_has_every_second_of_every_engine(tmp_path: Path) -> None:
     assert '"engine 1"' in chrome_trace(shown)
 
 
-_ODD = (
+_ODD: tuple[Any, ...] = (
     None, 0, -1, 1, 3, 8, 1.5, "", "x", "1024", True, [], [1], {}, {"tokens": 5}, {"tokens": 5, "cv": 3.0}, {"tp": 2},
     {"tp": 1, "pp": 2}, {"attention_dp": 8, "ep": 8}, {"replicas": 1, "mesh": {"tp": 4}}, "fp8", "nvfp4", "sglang",
     "hf", "tensorrt_llm", "qwen3-30b-a3b", "gpt-oss-20b", "bert-large", "H100", "2.3.4", {"token_budget": 1},
@@ -221,3 +222,17 @@ def test_whatever_stands_there_is_answered_or_refused(tmp_path: Path, key: str, 
     except CommsimError:
         return
     json.dumps(item.to_dict(), allow_nan=False)
+
+
+def test_experts_and_sums_cross_the_network_of_the_machine(tmp_path: Path) -> None:
+    """Half the NICs make experts' exchanges longer; sums of ranks on two nodes are NCCL's."""
+    spread: dict[str, Any] = {"model": "qwen3-30b-a3b", "mesh": {"attention_dp": 16, "ep": 16}}
+
+    def dispatch(*changes: str) -> float:
+        (item,) = cs.run(_file(tmp_path, 2, **spread), *changes).answers
+        assert isinstance(item, GenerationItem)
+        return item.causes["dispatch"]
+
+    assert dispatch("topology.nic_bandwidth=100 Gb/s") > 1.2 * dispatch()
+    one, two = (_run(tmp_path, n, machine=f"hgx-h100{m}-ndr400", mesh={"tp": 8}) for n, m in ((1, ""), (2, "-4")))
+    assert two.causes["collectives"] > 2 * one.causes["collectives"]
