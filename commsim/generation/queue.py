@@ -6,16 +6,17 @@ What it is not: what a step takes comes from a step model, what one step holds f
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from commsim.errors import InfeasibleError
 from commsim.generation.policy import Policy
+from commsim.generation.request import Hooks, Request
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult, Steps
-from commsim.generation.scheduler import CacheRoom, Hooks, Request, Scheduler
+from commsim.generation.scheduler import CacheRoom, Scheduler
 from commsim.generation.step_table import StepSeconds, StepTable
 
 
@@ -27,6 +28,10 @@ class EnginePool:
     room: CacheRoom
     policy: Policy = field(default_factory=Policy)
     replicas: int = 1
+
+    def alone(self) -> EnginePool:
+        """The first of its replicas."""
+        return replace(self, replicas=1)
 
     @property
     def table(self) -> StepTable:

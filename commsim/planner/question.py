@@ -12,7 +12,6 @@ from commsim.document import apply_overrides, located, raise_faults, read_docume
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
-from commsim.scenario.json_schema import schema_of
 from commsim.scenario.load import with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
@@ -196,11 +195,6 @@ class PlanFile(Strict):
     plan: PlanSpec = Field(description="the question")
 
 
-def plan_schema() -> dict[str, Any]:
-    """The JSON Schema of plan files, by which editors complete and check them."""
-    return schema_of(PlanFile, "commsim plan")
-
-
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Document]:
     """The question of a file, overrides applied, and its document; ScenarioError with every fault."""
     documents = read_documents(path)
@@ -209,6 +203,9 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     written = documents[0]
     if isinstance(written.data, dict) and "workload" in written.data and "plan" not in written.data:
         raise_faults([written.fault((), "found a scenario, expected a plan; commsim run FILE takes it")])
+    if isinstance(written.data, dict) and "serve" in written.data:
+        other = "found a plan of serving, expected one of training; commsim.serve takes it"
+        raise_faults([written.fault(("serve",), other)])
     document = _with_machines(apply_overrides(_with_machines(written), overrides))
     return validate(PlanFile, document), document
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from commsim.engine.timeline import Timeline
 from commsim.generation.memory import ReplicaMemory
 from commsim.generation.policy import Policy
 from commsim.generation.replica import Replica
@@ -192,6 +193,27 @@ class GenerationItem(Answer):
         return {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()}
 
 
+STEPS = ("prompts", "prompts and decode", "decode")
+"""What a step does, as a trace names it."""
+
+
+def trace_of(item: GenerationItem) -> tuple[Timeline, dict[int, tuple[Float64, Float64]]]:
+    """The steps of all engines, in which equal ones that follow each other are one row, and (seconds, bytes) of the
+    cache of each."""
+    rows: list[tuple[float, float, int, int, int, int]] = []
+    caches: dict[int, tuple[Float64, Float64]] = {}
+    first = 0
+    for pool in item.run.steps:
+        kinds = np.where(pool.prompt_tokens == 0, 2, np.where(pool.sequences > 0, 1, 0))
+        columns = (pool.start_s, pool.end_s, pool.engine + first, np.zeros_like(kinds), kinds, pool.cached.astype(int))
+        rows += list(zip(*(column.tolist() for column in columns), strict=True))
+        for engine in range(pool.engines):
+            mine = pool.engine == engine
+            caches[first + engine] = pool.end_s[mine], pool.cached[mine]
+        first += pool.engines
+    return Timeline.from_rows(rows, STEPS), caches
+
+
 def _means(steps: Steps, values: npt.NDArray[Any], edges: Float64) -> Float64:
     """Of what engines have while they step the sum over engines, its mean over each span between edges, (spans,)."""
     at = np.concatenate([steps.start_s, steps.end_s])
@@ -211,9 +233,11 @@ def _held(steps: Steps, at: Float64) -> Float64:
     for engine in range(steps.engines):
         mine = steps.engine == engine
         if mine.any():
-            times = np.stack([steps.start_s[mine], steps.end_s[mine]], axis=1).ravel()
+            start, end = steps.start_s[mine], steps.end_s[mine]
             held = np.stack([steps.held[mine], steps.cached[mine]], axis=1).ravel()
-            total += np.interp(at, times, held, left=0.0)
+            then = np.interp(at, np.stack([start, end], axis=1).ravel(), held)
+            row = np.searchsorted(start, at, "right") - 1
+            total += np.where((row >= 0) & (at <= end[row]), then, 0.0)  # idle, an engine holds nothing
     return total
 
 

@@ -12,10 +12,11 @@ from commsim.errors import InfeasibleError
 from commsim.generation.batch import Batch
 from commsim.generation.policy import Policy, policy_of
 from commsim.generation.queue import EnginePool, simulate, simulate_split
-from commsim.generation.replica import SERVING, Engine, Replica
+from commsim.generation.replica import SERVING, Engine, Replica, ServingFramework
 from commsim.generation.requests import Lengths, Requests, drawn
 from commsim.generation.run_result import RunResult
 from commsim.generation.scheduler import CacheRoom
+from commsim.generation.step import StepModel
 from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 
@@ -96,7 +97,7 @@ def _same_as_naive(requests: Requests, policy: Policy) -> None:
     st.integers(1, 3),
 )
 def test_every_token_is_made_once_whatever_is_preempted(
-    tokens: list[tuple[int, int]], framework: str, room: int, clients: int, replicas: int
+    tokens: list[tuple[int, int]], framework: ServingFramework, room: int, clients: int, replicas: int
 ) -> None:
     requests = _requests(tokens).closed(clients)
     run = simulate(linear, CacheRoom(room), requests, FRAMEWORKS[framework], replicas)
@@ -104,7 +105,7 @@ def test_every_token_is_made_once_whatever_is_preempted(
     assert (run.first_s > run.arrival_s).all()
     assert (run.end_s >= run.first_s).all()
     assert run.steps[0].cached.max() <= room
-    alone = [simulate(linear, ROOM, Requests(*(np.array([v]) for v in pair))) for pair in tokens]
+    alone = [simulate(linear, ROOM, _requests([pair])) for pair in tokens]
     assert (run.ttft >= 0.99 * np.array([one.ttft_s for one in alone])).all()
     assert (run.latency >= 0.99 * np.array([one.latency[0] for one in alone])).all()
 
@@ -123,7 +124,7 @@ def test_more_clients_make_more_tokens_a_second_up_to_the_bound(
 
 
 def test_rare_requests_do_not_wait() -> None:
-    requests = replace(drawn(100, 10, 50), arrival_s=np.arange(50) * 10.0)
+    requests = replace(drawn(100, 10, 50), arrival_s=10.0 * np.arange(50, dtype=np.float64))
     run = simulate(linear, ROOM, requests)
     assert run.ttft == pytest.approx(np.full(50, BASE + 100 * READ))
 
@@ -180,8 +181,8 @@ def _split(requests: Requests, seconds: float, readers: int = 1, decoders: int =
         del reader, decoder, tokens
         yield env.timeout(seconds)
 
-    pools = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
-    return simulate_split(*pools, send, requests)
+    reader, decoder = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
+    return simulate_split(reader, decoder, send, requests)
 
 
 def test_a_cache_is_on_its_way_between_the_first_two_tokens() -> None:
@@ -234,3 +235,14 @@ def test_an_engine_that_looks_every_so_many_steps_lets_requests_wait_for_its_nex
     alone = drawn(100, 50, 3).closed(1)  # an idle engine looks at once
     first, second = (simulate(linear, ROOM, alone, Policy(intake_steps=n)) for n in (1, 30))
     assert second.ttft == pytest.approx(first.ttft)
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang"])
+def test_a_model_read_by_table_is_a_model_asked_at_every_step(framework: ServingFramework) -> None:
+    step = StepModel(Replica(model("llama-3-8b"), accelerator("H100"), Engine(framework)))
+    policy = replace(policy_of(step.replica), before_s=0.0)
+    requests = drawn(Lengths(1500, 0.3), Lengths(60, 0.3), 60).closed(30)
+    run = simulate(step.seconds, ROOM, requests, policy)
+    arrival, first, end = map(np.array, naive_run(lambda batch: step.seconds(batch).total_s, requests, policy))
+    assert run.ttft_s == pytest.approx((first - arrival).mean(), rel=0.01)
+    assert run.tpot_s == pytest.approx(((end - first) / (requests.answer - 1)).mean(), rel=0.005)
