@@ -1,0 +1,52 @@
+"""Lengths of answers with a long tail, of which the mean is known after the longest were cut.
+
+What a training log prints is the mean over answers that ended by themselves or at the limit of tokens. The drawn
+lengths of `commsim.generation.requests` have the mean of those that nothing cuts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from commsim.errors import ScenarioError
+from commsim.generation.requests import Lengths
+
+USUAL_CV = 0.7
+"""Standard deviation over the mean of answers to questions of mathematics that nothing cuts: assumed, between those of
+GSM8K (0.35, from the least, mean and most of 5,120 answers, verl-project/verl#2060) and of chats (about 1)."""
+
+
+def capped_mean(mean: float, cv: float, most: float) -> float:
+    """The mean of log-normal lengths of a mean and deviation, those above `most` counted as `most`.
+
+    >>> round(capped_mean(1000.0, 0.7, 1e9)), round(capped_mean(1000.0, 0.7, 1000.0))
+    (1000, 751)
+    """
+    spread = math.sqrt(math.log1p(cv * cv))
+    middle = math.log(mean) - spread * spread / 2.0
+    above = (math.log(most) - middle) / spread
+    return mean * _below(above - spread) + most * (1.0 - _below(above))
+
+
+def _below(deviations: float) -> float:
+    """Share of a normal distribution that lies below."""
+    return 0.5 * (1.0 + math.erf(deviations / math.sqrt(2.0)))
+
+
+def lengths_of(mean: float, most: int, cv: float = USUAL_CV) -> Lengths:
+    """Lengths whose mean is `mean` after those above `most` were cut; all alike where `cv` is 0 or the mean is `most`.
+
+    ScenarioError where the mean lies above the limit.
+
+    >>> lengths_of(256, 256).fixed
+    True
+    """
+    if not 1 <= mean <= most:
+        raise ScenarioError(f"found a mean of {mean:g} tokens, expected 1 to the most tokens, {most}")
+    if cv == 0.0 or mean > 0.999 * most:
+        return Lengths(round(mean), most=most)
+    low, high = mean, 1e4 * most
+    for _ in range(100):  # the capped mean grows with the mean: bisection on its logarithm
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if capped_mean(middle, cv, most) < mean else (low, middle)
+    return Lengths(round(high), cv=cv, most=most)
