@@ -1,0 +1,115 @@
+"""Seconds of attention and of linear attention of a rank in one step, all layers together."""
+
+from __future__ import annotations
+
+from commsim.generation.batch import Batch
+from commsim.generation.decode_attention import DecodeAttention, DecodeTerms, decode_attention_seconds
+from commsim.generation.layers import Layers
+from commsim.generation.parameters import short_peak
+from commsim.generation.products import Values
+from commsim.generation.replica import Replica
+from commsim.training.accelerator import Accelerator
+from commsim.training.kernels import AttentionTerms, Throughput, attention_seconds
+from commsim.training.operators import Attention
+
+STATE_BYTES = 4.0
+"""Of an element of a linear attention's state, in fp32 (vLLM, `mamba_utils.py`; SGLang, `mamba_ssm_dtype`)."""
+
+
+def decode_seconds(r: Replica, layers: Layers, sequences: float, cached: float, v: Values) -> float:
+    """Of the sequences of a rank that decode a token: layers with and without a window."""
+    if sequences <= 0 or not layers.attending:
+        return 0.0
+    whole = layers.attending - layers.windowed
+    seconds = whole * _decode(r, sequences, cached + 1.0, v) if whole else 0.0
+    if layers.windowed:
+        seconds += layers.windowed * _decode(r, sequences, min(cached + 1.0, r.model.window), v)
+    return seconds
+
+
+def _decode(r: Replica, sequences: float, keys: float, v: Values) -> float:
+    gpu, model, width = r.gpu, r.model, r.formats.cache_bytes
+    if model.mla is None:
+        a = DecodeAttention(
+            pairs=sequences * r.kv_heads,
+            queries=r.heads / r.kv_heads,
+            keys=keys,
+            widths=2.0 * model.head_dim,
+            key_bytes=2.0 * model.head_dim * width,
+        )
+    else:
+        latent = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+        a = DecodeAttention(sequences, r.heads, keys, latent + model.mla.kv_lora_rank, latent * width)
+    rates = Throughput(
+        v["decode.rate"] * short_peak(gpu, gpu.half_peak), v["decode.memory"] * gpu.memory_bytes_per_s, gpu.sms
+    )
+    terms = DecodeTerms(
+        v["decode.launch"], v["decode.start"], v["decode.sm"], v["decode.split_keys"], v["decode.combine"]
+    )
+    return float(decode_attention_seconds(a, rates, terms))
+
+
+def prompt_seconds(r: Replica, layers: Layers, batch: Batch, share: float, v: Values) -> float:
+    """Of the chunks of prompts; ``share``: of the batch that a rank's group has."""
+    if not batch.prompt_tokens or not layers.attending:
+        return 0.0
+    chunk = batch.prompt_tokens / batch.prompt_sequences
+    whole = layers.attending - layers.windowed
+    seconds = 0.0
+    for count, window in ((whole, 0), (layers.windowed, r.model.window)):
+        if count:
+            seconds += count * _prompt(r, batch.prompt_sequences * share, chunk, batch.prompt_cached, window, v)
+    return seconds
+
+
+def _prompt(r: Replica, sequences: float, chunk: float, cached: float, window: int, v: Values) -> float:
+    gpu, model = r.gpu, r.model
+    keys = cached + chunk
+    span = cached + (chunk + 1.0) / 2.0
+    if window:
+        span, keys = min(span, window), min(keys, window + chunk)
+    kv_heads = r.kv_heads if model.mla is None else r.heads
+    query = sequences * chunk * r.heads * model.qk_head_dim
+    key = sequences * keys * kv_heads * (model.qk_head_dim + model.v_head_dim)
+    core = Attention(
+        pairs=sequences * r.heads,
+        queries=chunk,
+        keys=keys,
+        span=span,
+        widths=model.qk_head_dim + model.v_head_dim,
+        nbytes=4.0 * query + 2.0 * key,
+        head_dim=model.qk_head_dim,
+    )
+    rates = Throughput(v["context.rate"] * short_peak(gpu, gpu.half_peak), 0.8 * gpu.memory_bytes_per_s, gpu.sms)
+    terms = AttentionTerms(v["context.softmax"], v["context.start"], v["context.tail"])
+    prepared = 4.0 * query + (2.0 + r.formats.cache_bytes) * key * chunk / keys
+    seconds = v["context.launch"] + attention_seconds(core, rates, terms)
+    return float(seconds + v["context.prepare"] * prepared / gpu.memory_bytes_per_s)
+
+
+def recurrent_seconds(r: Replica, layers: Layers, sequences: float, prompt_tokens: float, v: Values) -> float:
+    """Of linear attention: a token reads and writes its sequence's states; prompts scan in chunks.
+
+    A scan's products are those of `commsim.training.operators.linear_gemms`, memory-bound: queries, keys, values and
+    what is made of them, and per chunk the states.
+    """
+    if not layers.recurrent:
+        return 0.0
+    mix, gpu = r.model.recurrent, r.gpu
+    rate = v["recurrence.memory"] * gpu.memory_bytes_per_s
+    state = STATE_BYTES * mix.value_width * mix.key_dim / r.tp
+    seconds = _kernels(2.0, v) + 2.0 * sequences * state / rate if sequences > 0 else 0.0
+    if prompt_tokens > 0:
+        moved = prompt_tokens / r.tp * 4.0 * (3.0 * mix.conv_width + 3.0 * mix.value_width)
+        chunks = 2.0 * prompt_tokens / max(mix.chunk, 1) * state
+        flops = mix.scan_flops / r.tp * prompt_tokens
+        seconds += _kernels(6.0, v) + (moved + chunks) / rate + flops / (0.3 * _half(gpu))
+    return layers.recurrent * seconds
+
+
+def _kernels(count: float, v: Values) -> float:
+    return count * v["elementwise.kernel"]
+
+
+def _half(gpu: Accelerator) -> float:
+    return short_peak(gpu, gpu.half_peak)
