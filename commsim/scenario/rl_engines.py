@@ -1,0 +1,86 @@
+"""The engines of an ``rl:`` item: replicas on the scenario's machine, and their rollout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.generation.batch import Batch
+from commsim.generation.batch import StepSeconds as StepTime
+from commsim.generation.collectives import Collectives
+from commsim.generation.formats import Formats, format_of
+from commsim.generation.policy import FRAMEWORKS, Policy
+from commsim.generation.replica import Engine, Replica
+from commsim.generation.step import StepModel
+from commsim.nccl.predict import Options
+from commsim.rl.rollout import Rollout, roll_out
+from commsim.scenario.params import nccl_parameters
+from commsim.training.nccl_groups import NcclGroups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commsim.generation.requests import Requests
+    from commsim.scenario.rl_parts import EnginesSpec
+    from commsim.scenario.setting import Setting
+    from commsim.topology.graph import Topology
+    from commsim.training.accelerator import Accelerator
+    from commsim.training.model import Model
+
+
+def replica_of(spec: EnginesSpec, model: Model, gpu: Accelerator) -> Replica:
+    """One engine."""
+    library = spec.framework if spec.framework != "deepspeed" else "hf"
+    graph = not spec.of_a_library if spec.cuda_graph is None else spec.cuda_graph
+    weights = format_of(spec.precision)
+    return Replica(
+        model,
+        gpu,
+        Engine(library, spec.release or (0, 0, 0), graph),
+        tp=spec.tp,
+        pp=spec.pp,
+        attention_dp=spec.attention_dp,
+        moe_ep=spec.ep,
+        formats=Formats(weights, weights, spec.cache),
+    )
+
+
+def collectives_of(setting: Setting, topology: Topology, replica: Replica, ranks: tuple[int, ...]) -> Collectives:
+    """The collectives of engines on these GPUs of the scenario's machine, all of them at once."""
+    library = setting.library
+    own, _ = nccl_parameters(setting, topology)
+    groups = NcclGroups(topology, Options(version=library.named_version, env=dict(library.env)), own)
+
+    def seconds(collective: str, count: int, nbytes: float) -> float:
+        return groups(collective, nbytes, np.array(ranks).reshape(-1, count))
+
+    return Collectives(replica.gpu, replica.software, seconds)
+
+
+def rollout_of(
+    spec: EnginesSpec, replica: Replica, collectives: Collectives, requests: Requests, engines: int, gather_s: float
+) -> Rollout:
+    """The rollout; `gather_s`: of gathering the trainer's shards, which every step waits for where they are not kept."""
+    step = StepModel(replica, collectives)
+    seconds: Callable[[Batch], StepTime] = step.seconds
+    if spec.gather == "every_token" and gather_s > 0:
+
+        def gathered(batch: Batch) -> StepTime:
+            time = step.seconds(batch)
+            return replace(time, collectives=time.collectives + gather_s)
+
+        seconds = gathered
+    return roll_out(
+        replica, seconds, requests, engines, memory_share=spec.memory_share, policy=policy_of(spec, requests, engines)
+    )
+
+
+def policy_of(spec: EnginesSpec, requests: Requests, engines: int) -> Policy:
+    """The framework's scheduler, with what the item says; a library takes what an engine has to do as one batch."""
+    policy = FRAMEWORKS["hf" if spec.of_a_library else spec.framework]
+    policy = replace(policy, ranks=spec.attention_dp)
+    if spec.most_sequences is not None:
+        return replace(policy, most_sequences=spec.most_sequences)
+    return replace(policy, most_sequences=-(-requests.count // engines)) if spec.of_a_library else policy

@@ -1,0 +1,173 @@
+"""Runs an ``rl:`` item: rollout by the queue of engines, scoring and updates by training steps, weights by the library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from commsim.generation.requests import Requests, drawn
+from commsim.rl.lengths import lengths_of
+from commsim.rl.step import ENGINES, TRAINER, Phase, RlStep
+from commsim.rl.sync import Engines, SyncTime, Way, gather_seconds, sync_seconds
+from commsim.rl.transfers import Moved, held_bytes
+from commsim.rl.weights import weights_of
+from commsim.scenario.rl import RlSpec, trainer_gpus
+from commsim.scenario.rl_engines import collectives_of, replica_of, rollout_of
+from commsim.scenario.rl_result import RlItem
+from commsim.scenario.rl_trainer import Trainer
+from commsim.scenario.training import accelerator_of, values_of
+from commsim.scenario.training_run import comm_times, offload_of
+from commsim.training.memory import StepMemory, step_memory
+from commsim.training.finetune import finetune_step_memory
+from commsim.scenario.training_run import finetune_of
+from commsim.training.offload import host_bandwidth
+from commsim.training.step_run import StepProgram
+from commsim.units import GIB
+
+if TYPE_CHECKING:
+    from commsim.generation.replica import Replica
+    from commsim.rl.rollout import Rollout
+    from commsim.scenario.setting import Setting
+    from commsim.topology.graph import Topology
+
+SEED = 0
+
+
+def requests_of(spec: RlSpec) -> Requests:
+    """The prompts of a step, one for each sample, and the answers that they will get."""
+    answers = lengths_of(spec.answer.mean_tokens, spec.answer.most, spec.answer.cv)
+    return drawn(spec.prompt_len, answers, spec.sequences, SEED)
+
+
+def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, list[str]]:
+    """(item, warnings) of one step on the scenario's machine."""
+    comm = comm_times(setting, topology)
+    requests = requests_of(spec)
+    trainer = Trainer(setting, topology, spec, comm, tuple((requests.prompt + requests.answer).tolist()))
+    own = trainer_gpus(spec, topology)
+    actor = trainer.program(spec.training.model, own, spec.training.global_batch_size)
+    engines = _engines(spec, topology, own)
+    replica = replica_of(spec.engines, actor.step.model, actor.step.accelerator)
+    gather_s = _gather(actor, comm)
+    collectives = collectives_of(setting, topology, replica, engines.ranks)
+    rollout = rollout_of(spec.engines, replica, collectives, requests, engines.replicas, gather_s)
+    phases = [
+        Phase("rollout", "rollout", rollout.total_s, ENGINES),
+        *_scoring(spec, trainer, own),
+        *_updates(spec, trainer, own, actor),
+        *_weights(spec, actor, engines, trainer, topology, replica),
+    ]
+    step = RlStep(tuple(phase for phase in phases if phase.seconds > 0), bool(spec.behind))
+    memory = _memory(spec, actor, topology)
+    warnings = [*comm.warnings, *_warnings(spec, actor, memory, rollout)]
+    return RlItem.of(setting.name, spec, (actor.step, memory), step, rollout, engines), warnings
+
+
+def _engines(spec: RlSpec, topology: Topology, own: int) -> Engines:
+    """Engines of their own stand on the last GPUs, others on the trainer's."""
+    gpus = spec.engines.gpus
+    first, count = (0, own) if gpus is None else (topology.world_size - gpus, gpus)
+    return Engines(tuple(range(first, first + count)), spec.engines.each)
+
+
+def _gather(actor: StepProgram, comm: object) -> float:
+    step = actor.step
+    if step.zero_stage != 3:
+        return 0.0
+    return gather_seconds(weights_of(step.model), step, actor.mesh, comm, step.precision.weight_bytes)  # type: ignore[arg-type]
+
+
+def _models(spec: RlSpec) -> tuple[str, str]:
+    """(critic, reward model)."""
+    critic = spec.critic or spec.training.model
+    return critic, spec.reward_model or critic
+
+
+def _scoring(spec: RlSpec, trainer: Trainer, own: int) -> Iterator[Phase]:
+    critic, reward = _models(spec)
+    roles, actor = spec.roles, spec.training.model
+
+    def score(name: str, model: str, gpus: int | None, place: str) -> Phase:
+        return Phase(name, "scoring", trainer.score_s(model, gpus or own), place if gpus else TRAINER)
+
+    if spec.old_log_probs:
+        yield score("old log probs", actor, None, TRAINER)
+    if spec.reference:
+        yield score("reference", actor, roles.reference, "reference")
+    if spec.algorithm == "ppo":
+        yield score("reward model", reward, roles.reward, "reward")
+        yield score("values", critic, roles.critic, "critic")
+
+
+def _updates(spec: RlSpec, trainer: Trainer, own: int, actor: StepProgram) -> Iterator[Phase]:
+    yield Phase("actor update", "update", trainer.update_s(actor))
+    if spec.algorithm == "ppo":
+        critic, gpus = _models(spec)[0], spec.roles.critic
+        program = trainer.program(critic, gpus or own, spec.training.global_batch_size)
+        yield Phase("critic update", "update", trainer.update_s(program), "critic" if gpus else TRAINER)
+
+
+def _weights(
+    spec: RlSpec, actor: StepProgram, engines: Engines, trainer: Trainer, topology: Topology, replica: Replica
+) -> Iterator[Phase]:
+    """Weights on their way to the engines, and what leaves the GPUs and comes back where both share them."""
+    step = actor.step
+    if spec.engines.gather == "every_token":
+        return
+    same = spec.engines.gpus is None
+    way: Way = "same_gpus" if same else spec.sync
+    values = values_of(spec.training, trainer.setting.base_dir)
+    time: SyncTime = sync_seconds(
+        weights_of(step.model),
+        (step, actor.mesh),
+        engines,
+        way,
+        trainer.comm,
+        element_bytes=replica.formats.weights.weight_bytes if same else step.precision.weight_bytes,
+        host_s=values["host"],
+        memory_bytes_per_s=step.accelerator.memory_bytes_per_s * values["hbm"],
+    )
+    yield Phase("weights to engines", "sync", time.total_s)
+    if same and spec.offload:
+        rate = host_bandwidth(topology)
+        yield Phase("offload", "transfer", moved_of(spec, actor, replica).seconds(rate))
+
+
+def moved_of(spec: RlSpec, actor: StepProgram, replica: Replica) -> Moved:
+    """What a GPU moves to the host and back in one step where trainer and engines share it.
+
+    The trainer's states leave before the rollout and come back after; so do its weights, after the engines have them.
+    The engine's weights go while it sleeps (vLLM, `sleep(level=1)`). The reference is swapped in from the host and the
+    actor back. States that are offloaded anyway stay there.
+    """
+    from commsim.generation.memory import replica_memory
+
+    weights, states = held_bytes(actor.step)
+    if actor.plan.offload is not None and actor.plan.offload.optimizer:
+        states = 0.0
+    swapped = weights if spec.reference and spec.roles.reference is None else 0.0
+    engine = 0.0 if spec.engines.of_a_library else replica_memory(replica).weights_bytes
+    return Moved(states + weights + swapped, states + weights + 2.0 * swapped, engine, engine)
+
+
+def _memory(spec: RlSpec, actor: StepProgram, topology: Topology) -> StepMemory:
+    t, step = spec.training, actor.step
+    offload, tune = offload_of(t, topology), finetune_of(t, step)
+    if tune is not None:
+        return finetune_step_memory(step, tune, offload, t.stage_layers)
+    return step_memory(step, t.framework, layers=t.stage_layers, offload=offload)
+
+
+def _warnings(spec: RlSpec, actor: StepProgram, memory: StepMemory, rollout: Rollout) -> Iterator[str]:
+    if actor.step.model.caveat:
+        yield actor.step.model.caveat
+    if not memory.fits:
+        yield (
+            f"an update of the actor needs {memory.peak / GIB:.1f} GiB of the {memory.capacity / GIB:.1f} GiB that a "
+            "program can allocate"
+        )
+    if rollout.run.preemptions:
+        yield (
+            f"the cache of an engine holds {rollout.memory.most_tokens:,} tokens: {rollout.run.preemptions:,} answers were "
+            "preempted and read again"
+        )
