@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from commsim.errors import ScenarioError
-from commsim.generation.requests import Lengths
+from commsim.generation.requests import Int64, Lengths, Requests
 
 USUAL_CV = 0.7
 """Standard deviation over the mean of answers to questions of mathematics that nothing cuts: assumed, between those of
 GSM8K (0.35, from the least, mean and most of 5,120 answers, verl-project/verl#2060) and of chats (about 1)."""
+
+ALIKE = 0.5
+"""Share of the variance of logarithms that answers to one prompt have in common, hard questions taking long: assumed."""
 
 
 def capped_mean(mean: float, cv: float, most: float) -> float:
@@ -50,3 +55,31 @@ def lengths_of(mean: float, most: int, cv: float = USUAL_CV) -> Lengths:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if capped_mean(middle, cv, most) < mean else (low, middle)
     return Lengths(round(high), cv=cv, most=most)
+
+
+def asked(
+    prompt_len: int, answer: Lengths, prompts: int, samples: int, *, engines: int = 1, alike: float = ALIKE, seed: int = 0
+) -> Requests:
+    """The requests of a rollout: so many samples of every prompt, of which each engine gets a block, as frameworks cut
+    a batch (NeMo-RL, verl, OpenRLHF); they are in the order in which a queue deals them out, one to each engine.
+
+    >>> asked(10, Lengths(5), 4, 2, engines=2).count
+    8
+    """
+    answers = _grouped(answer, prompts, samples, alike, seed)
+    count = prompts * samples
+    blocks = [block.tolist() for block in np.array_split(np.arange(count), engines)]
+    turns = [block[i] for i in range(max(map(len, blocks))) for block in blocks if i < len(block)]
+    return Requests(np.full(count, prompt_len), answers[turns])
+
+
+def _grouped(answer: Lengths, prompts: int, samples: int, alike: float, seed: int) -> Int64:
+    """Lengths of answers, (prompts * samples,), those of a prompt beside each other."""
+    generator = np.random.default_rng([seed, 1])
+    if answer.cv == 0.0:
+        return answer.draw(prompts * samples, generator)
+    common, own = generator.standard_normal((prompts, 1)), generator.standard_normal((prompts, samples))
+    spread = math.sqrt(math.log1p(answer.cv**2))
+    deviations = math.sqrt(alike) * common + math.sqrt(1.0 - alike) * own
+    drawn = np.rint(answer.tokens * np.exp(spread * deviations - spread * spread / 2.0)).reshape(-1)
+    return np.clip(drawn, 1, answer.most or 2**24).astype(np.int64)

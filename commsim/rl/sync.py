@@ -2,9 +2,8 @@
 
 The trainer makes whole tensors of its shards, tensor by tensor: broadcast from the stage that has them, gathered over
 tp, and of experts over ep (Megatron-Bridge's and mbridge's export); under ZeRO-3 gathered over all that share a copy.
-Engines on the same GPUs read them there. Engines elsewhere get them from the trainer's first rank by a broadcast
-(NeMo-RL, `broadcast_weights_for_collective`; OpenRLHF and verl do the same), or each GPU its part from one of the
-trainer's (point to point).
+Engines on the same GPUs read them there. Engines elsewhere get them by a broadcast among all ranks of both (NeMo-RL,
+`broadcast_weights_for_collective`; verl does the same), or each GPU its part from one of the trainer's (point to point).
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def sync_seconds(
     host = HOST_CALLS * weights.count * host_s
     if way == "same_gpus":
         return SyncTime(gather=gather, host=host, load=load + nbytes / memory_bytes_per_s)
-    group = np.array([[0, *engines.ranks]])
+    group = np.array([[*range(mesh.world_size), *engines.ranks]])
     buckets = max(1, round(nbytes / BUCKET_BYTES))
     return SyncTime(gather, buckets * comm("broadcast", nbytes / buckets, group), host, load)
 

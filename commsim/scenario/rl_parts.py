@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from commsim.document import refuse
 from commsim.generation.formats import CACHE_BYTES, format_of
-from commsim.rl.lengths import USUAL_CV
+from commsim.rl.lengths import ALIKE, USUAL_CV
 from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Count, refusals
 
@@ -23,6 +23,9 @@ class AnswerSpec(Strict):
         ge=0,
         le=10,
         description="standard deviation over the mean before any is cut: how long the tail is; 0: all alike",
+    )
+    alike: float = Field(
+        default=ALIKE, ge=0, le=1, description="share of that spread which the answers to one prompt have in common"
     )
 
     @model_validator(mode="after")

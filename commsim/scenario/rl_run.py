@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commsim.generation.requests import Requests, drawn
-from commsim.rl.lengths import lengths_of
+from commsim.generation.requests import Requests
+from commsim.rl.lengths import asked, lengths_of
 from commsim.rl.step import ENGINES, TRAINER, Phase, RlStep
 from commsim.rl.sync import Engines, SyncTime, Way, gather_seconds, sync_seconds
 from commsim.rl.transfers import Moved, held_bytes
@@ -30,23 +30,21 @@ if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
-SEED = 0
-
-
-def requests_of(spec: RlSpec) -> Requests:
-    """The prompts of a step, one for each sample, and the answers that they will get."""
-    answers = lengths_of(spec.answer.mean_tokens, spec.answer.most, spec.answer.cv)
-    return drawn(spec.prompt_len, answers, spec.sequences, SEED)
+def requests_of(spec: RlSpec, engines: int) -> Requests:
+    """The prompts of a step, one for each sample, and the answers that they will get from so many engines."""
+    a = spec.answer
+    lengths = lengths_of(a.mean_tokens, a.most, a.cv)
+    return asked(spec.prompt_len, lengths, spec.prompts, spec.samples, engines=engines, alike=a.alike)
 
 
 def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, list[str]]:
     """(item, warnings) of one step on the scenario's machine."""
     comm = comm_times(setting, topology)
-    requests = requests_of(spec)
-    trainer = Trainer(setting, topology, spec, comm, tuple((requests.prompt + requests.answer).tolist()))
     own = trainer_gpus(spec, topology)
-    actor = trainer.program(spec.training.model, own, spec.training.global_batch_size)
     engines = _engines(spec, topology, own)
+    requests = requests_of(spec, engines.replicas)
+    trainer = Trainer(setting, topology, spec, comm, tuple((requests.prompt + requests.answer).tolist()))
+    actor = trainer.program(spec.training.model, own, spec.training.global_batch_size)
     replica = replica_of(spec.engines, actor.step.model, actor.step.accelerator)
     gather_s = _gather(actor, comm)
     collectives = collectives_of(setting, topology, replica, engines.ranks)
