@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Memory, OnlyJson, changes
+from commsim.cli.generate import GenerateOptions, scenarios_of
+from commsim.cli.options import Memory, OnlyJson, changes, spread
 from commsim.cli.say import print_json, say, tracking
-from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from commsim.scenario.result import Result
 
 
+@spread
 def run(
     scenario: Annotated[
-        str, typer.Argument(help="A scenario file, or the name of a shipped one (such as 'quickstart').")
+        str,
+        typer.Argument(
+            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on that of a model."
+        ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     json_output: OnlyJson = False,
@@ -73,16 +77,16 @@ def run(
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
     memory: Memory = None,
+    *,
+    generate: GenerateOptions,
 ) -> None:
-    """Predict the time of the collectives in a scenario, and compare with the measured curves it names."""
+    """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
     del memory
     from commsim.report.run_files import compared, document, tables, write_files, write_trace
-    from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
-    path = find_scenario(scenario)
-    scenarios = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    scenarios = [prepare(one) for one in scenarios_of(scenario, overrides or [], generate)]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from commsim.generation.batch import Batch
-from commsim.generation.decode_attention import DecodeAttention, DecodeTerms, decode_attention_seconds
+from commsim.generation.decode_attention import DecodeAttention, decode_kernel_seconds
 from commsim.generation.layers import Layers
-from commsim.generation.parameters import short_peak
-from commsim.generation.products import Values
 from commsim.generation.replica import Replica
+from commsim.generation.terms import Kernels, short_peak
 from commsim.training.accelerator import Accelerator
+from commsim.training.compute import Values
 from commsim.training.kernels import AttentionTerms, Throughput, attention_seconds
 from commsim.training.operators import Attention
 
@@ -16,18 +16,25 @@ STATE_BYTES = 4.0
 """Of an element of a linear attention's state, in fp32 (vLLM, `mamba_utils.py`; SGLang, `mamba_ssm_dtype`)."""
 
 
-def decode_seconds(r: Replica, layers: Layers, sequences: float, cached: float, v: Values) -> float:
+def attention_family(framework: str, generation: str) -> str:
+    """Whose attention kernels a framework runs: FlashAttention's before Blackwell, TensorRT-LLM's on it."""
+    if generation == "blackwell":
+        return "trtllm"
+    return "xqa" if framework == "tensorrt_llm" else "flash"
+
+
+def decode_seconds(r: Replica, layers: Layers, sequences: float, cached: float, kernels: Kernels) -> float:
     """Of the sequences of a rank that decode a token: layers with and without a window."""
     if sequences <= 0 or not layers.attending:
         return 0.0
     whole = layers.attending - layers.windowed
-    seconds = whole * _decode(r, sequences, cached + 1.0, v) if whole else 0.0
+    seconds = whole * _decode(r, sequences, cached + 1.0, kernels) if whole else 0.0
     if layers.windowed:
-        seconds += layers.windowed * _decode(r, sequences, min(cached + 1.0, r.model.window), v)
+        seconds += layers.windowed * _decode(r, sequences, min(cached + 1.0, r.model.window), kernels)
     return seconds
 
 
-def _decode(r: Replica, sequences: float, keys: float, v: Values) -> float:
+def _decode(r: Replica, sequences: float, keys: float, kernels: Kernels) -> float:
     gpu, model, width = r.gpu, r.model, r.formats.cache_bytes
     if model.mla is None:
         a = DecodeAttention(
@@ -40,16 +47,15 @@ def _decode(r: Replica, sequences: float, keys: float, v: Values) -> float:
     else:
         latent = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
         a = DecodeAttention(sequences, r.heads, keys, latent + model.mla.kv_lora_rank, latent * width)
-    rates = Throughput(
-        v["decode.rate"] * short_peak(gpu, gpu.half_peak), v["decode.memory"] * gpu.memory_bytes_per_s, gpu.sms
-    )
-    terms = DecodeTerms(
-        v["decode.launch"], v["decode.start"], v["decode.sm"], v["decode.split_keys"], v["decode.combine"]
-    )
-    return float(decode_attention_seconds(a, rates, terms))
+    terms = kernels.of("decode", attention_family(r.engine.framework, gpu.generation), _cache_kind(r))
+    return float(decode_kernel_seconds(a, short_peak(gpu, gpu.half_peak), gpu.memory_bytes_per_s, gpu.sms, terms))
 
 
-def prompt_seconds(r: Replica, layers: Layers, batch: Batch, share: float, v: Values) -> float:
+def _cache_kind(r: Replica) -> str:
+    return "bf16" if r.formats.cache == "bf16" else "fp8"
+
+
+def prompt_seconds(r: Replica, layers: Layers, batch: Batch, share: float, kernels: Kernels) -> float:
     """Of the chunks of prompts; ``share``: of the batch that a rank's group has."""
     if not batch.prompt_tokens or not layers.attending:
         return 0.0
@@ -58,11 +64,11 @@ def prompt_seconds(r: Replica, layers: Layers, batch: Batch, share: float, v: Va
     seconds = 0.0
     for count, window in ((whole, 0), (layers.windowed, r.model.window)):
         if count:
-            seconds += count * _prompt(r, batch.prompt_sequences * share, chunk, batch.prompt_cached, window, v)
+            seconds += count * _prompt(r, batch.prompt_sequences * share, chunk, batch.prompt_cached, window, kernels)
     return seconds
 
 
-def _prompt(r: Replica, sequences: float, chunk: float, cached: float, window: int, v: Values) -> float:
+def _prompt(r: Replica, sequences: float, chunk: float, cached: float, window: int, kernels: Kernels) -> float:
     gpu, model = r.gpu, r.model
     keys = cached + chunk
     span = cached + (chunk + 1.0) / 2.0
@@ -80,11 +86,12 @@ def _prompt(r: Replica, sequences: float, chunk: float, cached: float, window: i
         nbytes=4.0 * query + 2.0 * key,
         head_dim=model.qk_head_dim,
     )
-    rates = Throughput(v["context.rate"] * short_peak(gpu, gpu.half_peak), 0.8 * gpu.memory_bytes_per_s, gpu.sms)
-    terms = AttentionTerms(v["context.softmax"], v["context.start"], v["context.tail"])
+    t = kernels.of("context", attention_family(r.engine.framework, gpu.generation), "bf16")
+    rates = Throughput(t["rate"] * short_peak(gpu, gpu.half_peak), t["memory"] * gpu.memory_bytes_per_s, gpu.sms)
+    terms = AttentionTerms(t["softmax"], t["start"], t["tail"])
     prepared = 4.0 * query + (2.0 + r.formats.cache_bytes) * key * chunk / keys
-    seconds = v["context.launch"] + attention_seconds(core, rates, terms)
-    return float(seconds + v["context.prepare"] * prepared / gpu.memory_bytes_per_s)
+    seconds = t["launch"] + attention_seconds(core, rates, terms)
+    return float(seconds + t["prepare"] * prepared / gpu.memory_bytes_per_s)
 
 
 def recurrent_seconds(r: Replica, layers: Layers, sequences: float, prompt_tokens: float, v: Values) -> float:

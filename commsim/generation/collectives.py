@@ -87,7 +87,7 @@ class Collectives:
     """Seconds of the collectives of a framework on GPUs of one kind."""
 
     gpu: Accelerator
-    software: Engine
+    engine: Engine
     nccl: NcclSeconds
     multicast: bool = True
     _device: KernelDevice | None = field(init=False, default=None)
@@ -107,11 +107,11 @@ class Collectives:
         return self._nccl("all_reduce", ranks, nbytes) if own is None else own
 
     def _own(self, ranks: int, nbytes: float, *, graph: bool) -> float | None:
-        framework = self.software.framework
+        framework = self.engine.framework
         if self._device is None or framework == "hf":
             return None
         size = max(16, int(-(-nbytes // 16) * 16))
-        call = KernelCall(framework, self.software.release, self._device, ranks, size, self.multicast)
+        call = KernelCall(framework, self.engine.release, self._device, ranks, size, self.multicast)
         choice = choose(call)
         if choice.kernel == "nccl":
             return None
@@ -142,6 +142,6 @@ class Collectives:
 
 
 @lru_cache(maxsize=64)
-def preset_collectives(gpu: Accelerator, software: Engine) -> Collectives:
+def preset_collectives(gpu: Accelerator, engine: Engine) -> Collectives:
     """Those of a framework on the shipped machine of such GPUs."""
-    return Collectives(gpu, replace(software), preset_nccl(gpu.name))
+    return Collectives(gpu, replace(engine), preset_nccl(gpu.name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from commsim.generation.terms import Terms
 from commsim.training.columns import Number, where
 from commsim.training.kernels import Throughput
 
@@ -71,3 +72,9 @@ def decode_attention_seconds(a: DecodeAttention, gpu: Throughput, terms: DecodeT
     blocks = waves * block
     memory = a.nbytes / gpu.bytes_per_s
     return terms.launch + np.sqrt(blocks * blocks + memory * memory) + where(parts > 1.0, terms.combine, 0.0)
+
+
+def decode_kernel_seconds(a: DecodeAttention, peak: Number, memory: Number, sms: Number, t: Terms) -> Number:
+    """Seconds on a GPU of so many 16-bit FLOP/s, bytes/s and SMs."""
+    terms = DecodeTerms(t["launch"], t["start"], t["sm"], t["split_keys"], t["combine"])
+    return decode_attention_seconds(a, Throughput(t["rate"] * peak, t["memory"] * memory, sms), terms)

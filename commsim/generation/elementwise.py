@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from commsim.generation.layers import Layers
-from commsim.generation.products import Values
 from commsim.generation.replica import Replica
+from commsim.training.compute import Values
 
 NORM_BYTES = 8.0
 """Per token and element of a norm fused with the residual addition: two inputs read, two outputs written, 16 bit."""

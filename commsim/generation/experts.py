@@ -5,26 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commsim.generation.formats import Format, peak_of
-from commsim.generation.parameters import short_peak
-from commsim.generation.products import Values, product_terms, terms_key
+from commsim.generation.grouped import Grouped, GroupedTerms, grouped_seconds
+from commsim.generation.terms import Kernels, Terms, short_peak
 from commsim.training.accelerator import Accelerator
-from commsim.training.kernels import Throughput, product_seconds
-from commsim.training.operators import Gemm
+from commsim.training.columns import Number
+from commsim.training.kernels import Throughput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExpertRows:
-    """What a rank's experts work at in one layer; widths are of the rank's part of an expert.
+    """What a rank's experts work at in one layer; `inner` is of the rank's part of an expert.
 
-    ``rows``: copies of tokens that come to them; ``touched``: experts that get any.
+    ``rows``: copies of tokens that come to them; ``touched``: experts that get any; ``drawn``: by a router.
     """
 
-    tokens: float
-    rows: float
-    touched: float
-    hidden: float
-    inner: float
-    matrices: float  # of the first product: 2 with a gate
+    tokens: Number
+    rows: Number
+    touched: Number
+    hidden: Number
+    inner: Number
+    matrices: Number  # of the first product: 2 with a gate
+    drawn: Number = True
 
 
 def touched_experts(local: float, experts: float, top_k: float, tokens: float) -> float:
@@ -36,19 +37,36 @@ def touched_experts(local: float, experts: float, top_k: float, tokens: float) -
     return local * (1.0 - (1.0 - top_k / experts) ** tokens) if tokens > 0 else 0.0
 
 
-def expert_seconds(e: ExpertRows, kind: Format, gpu: Accelerator, v: Values) -> float:
-    """Seconds of one layer's experts, communication not counted."""
-    if e.rows <= 0 or e.touched <= 0:
-        return 0.0
-    name = f"experts.{kind.kernel}."
-    rates = Throughput(
-        v[name + "rate"] * short_peak(gpu, peak_of(gpu, kind)), v[name + "memory"] * gpu.memory_bytes_per_s, gpu.sms
-    )
-    terms = product_terms(name, terms_key(v))
-    seconds = v[name + "launch"]
+def family(framework: str, generation: str, kind: Format, *, attention_dp: bool) -> str:
+    """Whose grouped kernels a framework runs: those of TensorRT-LLM's generator on Blackwell, DeepGEMM, CUTLASS, Triton,
+    Marlin for weights of 4 bit beside wide inputs (the kernels that moe.csv names by framework and GPU)."""
+    blackwell = generation == "blackwell"
+    if framework == "tensorrt_llm":
+        if kind.kernel == "fp8_block" and blackwell:
+            return "deepgemm"
+        return "trtllm" if kind.kernel == "nvfp4" and not attention_dp else "cutlass"
+    if blackwell:
+        return "trtllm"
+    if kind.kernel == "int4":
+        return "marlin"
+    return "cutlass" if framework == "vllm" and kind.kernel == "fp8" else "triton"
+
+
+def layer_seconds(e: ExpertRows, kind: Format, peak: Number, memory: Number, sms: Number, t: Terms) -> Number:
+    """Seconds on a GPU of so many FLOP/s, bytes/s and SMs."""
+    gpu = Throughput(t["rate"] * peak, t["memory"] * memory, sms)
+    terms = GroupedTerms(t["side"], t["overhead"], t["tail"], t["expert"])
+    seconds = t["launch"] + t["permute"] * 2.0 * (e.rows + e.tokens) * e.hidden / memory
     for n, k in ((e.inner * e.matrices, e.hidden), (e.hidden, e.inner)):
         nbytes = e.touched * n * k * kind.weight_bytes + e.rows * (k * kind.input_bytes + 2.0 * n)
-        g = Gemm("experts", e.rows / e.touched, n, k, e.touched, drawn=True)
-        seconds += float(product_seconds(g, nbytes, rates, terms))
-    moved = 2.0 * (e.rows + e.tokens) * e.hidden
-    return float(seconds + v[name + "permute"] * moved / gpu.memory_bytes_per_s)
+        seconds = seconds + grouped_seconds(Grouped(e.rows, e.touched, n, k, nbytes, e.drawn), gpu, terms)
+    return seconds
+
+
+def expert_seconds(e: ExpertRows, kind: Format, gpu: Accelerator, kernels: Kernels, of: str) -> float:
+    """Seconds of one layer's experts by the kernels of a family, communication not counted."""
+    if e.rows <= 0 or e.touched <= 0:
+        return 0.0
+    terms = kernels.of("experts", of, kind.kernel)
+    peak = short_peak(gpu, peak_of(gpu, kind))
+    return float(layer_seconds(e, kind, peak, gpu.memory_bytes_per_s, gpu.sms, terms))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from commsim.generation.replica import Replica
+from commsim.units import GIGA
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -28,17 +31,25 @@ class Policy:
     block_tokens: int = 16
 
 
-FRAMEWORKS = {
-    "vllm": Policy(),
-    "sglang": Policy(most_sequences=2048, mixed=False, block_tokens=1),
-    "tensorrt_llm": Policy(most_sequences=2048, chunked=False, reserve_answer=True, block_tokens=32),
-    "hf": Policy(static=True, chunked=False, block_tokens=1),
-}
-"""By framework what its scheduler does where nobody says otherwise.
+def policy_of(replica: Replica) -> Policy:
+    """What the scheduler of a replica's framework does where nobody says otherwise.
 
-vLLM 0.11 (vllm/engine/arg_utils.py: 8,192 tokens and 1,024 sequences on GPUs of 70 GiB and more; vllm/v1/core/sched/
-scheduler.py: running sequences first, then prompts in chunks). SGLang 0.5 (python/sglang/srt/server_args.py:
-chunked_prefill_size 8,192 on GPUs of 80 GiB, enable_mixed_chunk off; managers/scheduler.py: a batch of prompts goes
-before decoding). TensorRT-LLM 1.0 (llmapi: max_batch_size 2,048, max_num_tokens 8,192, enable_chunked_prefill off,
-GUARANTEED_NO_EVICT, tokens_per_block 32). Transformers' ``generate``: one batch to its end.
-"""
+    vLLM: a server takes 8,192 tokens a step and 1,024 sequences on GPUs of 70 GB and more, else 2,048 and 256
+    (vllm/engine/arg_utils.py, defaults by usage context); running sequences first, then prompts in chunks
+    (vllm/v1/core/sched/scheduler.py). SGLang: prompts of up to 2,048, 8,192 or 16,384 tokens by the GPU's memory
+    (chunked_prefill_size in python/sglang/srt/server_args.py), a batch of prompts before decoding, without
+    enable_mixed_chunk. TensorRT-LLM: max_batch_size 2,048, max_num_tokens 8,192, without chunked context, answers
+    reserved (GUARANTEED_NO_EVICT; docs, useful runtime options). Transformers' ``generate``: one batch to its end.
+    """
+    memory, ranks = replica.gpu.memory_bytes, replica.attention_dp
+    match replica.engine.framework:
+        case "vllm":
+            large = memory >= 70 * GIGA
+            return Policy(8192 if large else 2048, 1024 if large else 256, ranks=ranks)
+        case "sglang":
+            tokens = 2048 if memory < 35 * GIGA else 8192 if memory < 160 * GIGA else 16_384
+            return Policy(tokens, 2048, mixed=False, ranks=ranks, block_tokens=1)
+        case "tensorrt_llm":
+            return Policy(8192, 2048, chunked=False, reserve_answer=True, ranks=ranks, block_tokens=32)
+        case _:
+            return Policy(2**31, 2**31, chunked=False, static=True, block_tokens=1)

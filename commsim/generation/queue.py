@@ -1,6 +1,6 @@
 """A run: requests on replicas of one model, in one pool or with prefill and decode apart, as simpy processes.
 
-What it is not: what a step takes comes from a step model, what one step holds from an `Engine`.
+What it is not: what a step takes comes from a step model, what one step holds from a `Scheduler`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.generation.engine import CacheRoom, Engine, Hooks, Job
 from commsim.generation.policy import Policy
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult, Steps
+from commsim.generation.scheduler import CacheRoom, Hooks, Job, Scheduler
 from commsim.generation.step_table import StepSeconds, StepTable
 
 
@@ -34,8 +34,8 @@ class Pool:
         return self.model if isinstance(self.model, StepTable) else StepTable(self.model)
 
 
-Send = Callable[[Any, int, int, int], Any]
-"""(environment, prefill replica, decode replica, tokens) -> generator that ends when the cache has arrived."""
+Send = Callable[[Any, int, int, int], Generator[Any, Any, None]]
+"""(environment, prefill replica, decode replica, tokens) -> what a process waits for until a cache has arrived."""
 
 
 def simulate(
@@ -48,7 +48,12 @@ def simulate(
     >>> run.count, round(run.tpot_s, 9), round(run.duration_s, 9)
     (8, 0.01, 0.22)
     """
-    return _Run(requests, Pool(model, room, policy or Policy(), replicas)).result()
+    return simulate_pool(Pool(model, room, policy or Policy(), replicas), requests)
+
+
+def simulate_pool(pool: Pool, requests: Requests) -> RunResult:
+    """The same of a pool."""
+    return _Run(requests, pool).result()
 
 
 def simulate_split(prefill: Pool, decode: Pool, send: Send, requests: Requests) -> RunResult:
@@ -74,7 +79,7 @@ class _Run:
         hooks = Hooks(self._first_token, self._end, None if decode is None else self._prefilled)
         self.tables = [pool.table]
         self.readers = self._engines(pool, self.tables[0], hooks)
-        self.decoders: list[Engine] = []
+        self.decoders: list[Scheduler] = []
         if decode is not None:
             self.tables.append(self.tables[0] if decode.model is pool.model else decode.table)
             fetching = Hooks(self._first_token, self._end, fetch=self._fetch)
@@ -87,8 +92,8 @@ class _Run:
             self.env.process(self._arrivals(requests.arrival_s.tolist()))
         self.env.run()
 
-    def _engines(self, pool: Pool, table: StepTable, hooks: Hooks) -> list[Engine]:
-        return [Engine(self.env, table, pool.room, pool.policy, hooks, i) for i in range(pool.replicas)]
+    def _engines(self, pool: Pool, table: StepTable, hooks: Hooks) -> list[Scheduler]:
+        return [Scheduler(self.env, table, pool.room, pool.policy, hooks, i) for i in range(pool.replicas)]
 
     def _arrivals(self, times: Sequence[float]) -> Generator[Any, Any, None]:
         for at in times:
@@ -113,13 +118,13 @@ class _Run:
         if self.requests.arrival_s is None and self._next < self.requests.count:
             self._submit()
 
-    def _prefilled(self, engine: Engine, job: Job) -> None:
+    def _prefilled(self, engine: Scheduler, job: Job) -> None:
         least_busy(self.decoders).receive(Job(job.number, job.prompt, job.answer, home=(engine, job)))
 
-    def _fetch(self, engine: Engine, job: Job) -> Any:
+    def _fetch(self, engine: Scheduler, job: Job) -> Any:
         return self.env.process(self._way(engine, job))
 
-    def _way(self, engine: Engine, job: Job) -> Generator[Any, Any, None]:
+    def _way(self, engine: Scheduler, job: Job) -> Generator[Any, Any, None]:
         """Sends a cache, then frees it where it was."""
         assert job.home is not None
         assert self._send is not None
@@ -144,7 +149,7 @@ class _Run:
         )
 
 
-def least_busy(engines: Sequence[Engine]) -> Engine:
+def least_busy(engines: Sequence[Scheduler]) -> Scheduler:
     """The first of those with the fewest requests."""
     return engines[0] if len(engines) == 1 else min(engines, key=lambda engine: engine.outstanding)
 
@@ -152,9 +157,11 @@ def least_busy(engines: Sequence[Engine]) -> Engine:
 def _check_room(requests: Requests, pools: Sequence[Pool]) -> None:
     """InfeasibleError for a request that would never fit the cache of a pool."""
     for pool in pools:
-        most = pool.room.tokens - pool.room.of_sequence
-        if requests.longest > most:
+        room, longest = pool.room, requests.longest
+        if room.of(longest) > room.nbytes:
+            left = room.nbytes - room.sequence_bytes
+            most = f"{max(0, int(left / room.token_bytes)):,}" if room.token_bytes else "none"
             raise InfeasibleError(
-                f"found a request of {requests.longest:,} tokens, prompt and answer, expected at most "
-                f"{max(0, int(most)):,}, which the cache of a replica holds beside the weights"
+                f"found a request of {longest:,} tokens, prompt and answer, expected at most {most}: as many as the "
+                "cache of a replica holds beside the weights"
             )

@@ -41,7 +41,7 @@ class Replica:
 
     model: Model
     gpu: Accelerator
-    software: Engine = field(default_factory=Engine)
+    engine: Engine = field(default_factory=Engine)
     tp: int = 1
     pp: int = 1
     attention_dp: int = 1

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from commsim.generation.engine import Engine
+    from commsim.generation.scheduler import Scheduler
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -22,8 +22,8 @@ QUANTILES = (0.5, 0.9, 0.99)
 class Steps:
     """What the engines of a pool did: a row for each run of equal steps, arrays (rows,), ordered by start.
 
-    ``sequences`` decoded in each step, ``prompt_tokens`` were read; ``waiting`` requests and ``cached`` tokens when
-    they ended. ``parts_s``: seconds by part, all engines together.
+    ``sequences`` decoded in each step, ``prompt_tokens`` were read, ``waiting`` requests had no place; ``held`` and
+    ``cached``: bytes in the cache at the start and the end. ``parts_s``: seconds by part, all engines together.
     """
 
     engine: Int64
@@ -33,6 +33,7 @@ class Steps:
     sequences: Int64
     prompt_tokens: Int64
     waiting: Int64
+    held: Float64
     cached: Float64
     parts_s: dict[str, float]
     engines: int
@@ -40,17 +41,17 @@ class Steps:
     preemptions: int
 
     @staticmethod
-    def of(engines: Sequence[Engine], parts: Sequence[str]) -> Steps:
+    def of(engines: Sequence[Scheduler], parts: Sequence[str]) -> Steps:
         """From the logs of engines."""
         rows = [(e.number, *row) for e in engines for row in e.log.rows]
-        columns = list(np.array(rows, np.float64).reshape(len(rows), 8).T)
+        columns = list(np.array(rows, np.float64).reshape(len(rows), 9).T)
         order = np.argsort(columns[1], kind="stable")
         columns = [column[order] for column in columns]
         whole = [column.astype(np.int64) for column in (columns[0], *columns[3:7])]
         sums = [e.log.parts for e in engines if e.log.parts is not None]
         total = np.sum(sums, axis=0) if sums else np.zeros(1 + len(parts))
         return Steps(
-            whole[0], columns[1], columns[2], whole[1], whole[2], whole[3], whole[4], columns[7],
+            whole[0], columns[1], columns[2], whole[1], whole[2], whole[3], whole[4], columns[7], columns[8],
             parts_s=dict(zip(parts, total[1:].tolist(), strict=True)),
             engines=len(engines),
             tokens=sum(e.log.tokens for e in engines),

@@ -8,11 +8,13 @@ from commsim.generation.attention import decode_seconds, prompt_seconds, recurre
 from commsim.generation.batch import Batch, StepSeconds
 from commsim.generation.collectives import Collectives, preset_collectives
 from commsim.generation.elementwise import elementwise_seconds, kernels_of, sampling_seconds
-from commsim.generation.experts import ExpertRows, expert_seconds, touched_experts
+from commsim.generation.experts import ExpertRows, expert_seconds, family, touched_experts
 from commsim.generation.layers import Layers, logits_product, step_products
 from commsim.generation.parameters import generation_values
-from commsim.generation.products import Values, seconds_of
+from commsim.generation.products import product_time
 from commsim.generation.replica import Replica
+from commsim.generation.terms import Kernels, kernels
+from commsim.training.compute import Values
 from commsim.training.dispatch import Dispatcher, ExpertExchange, RankLinks, combine_seconds, dispatch_seconds
 
 NIC_BYTES_PER_S = 50e9
@@ -33,11 +35,12 @@ class StepModel:
     replica: Replica
     collectives: Collectives | None = None  # None: of the shipped machine of such GPUs
     values: Values = field(default_factory=generation_values)
+    kernels: Kernels = field(default_factory=kernels)
 
     def __post_init__(self) -> None:
         r = self.replica
         if self.collectives is None:
-            self.collectives = preset_collectives(r.gpu, r.software)
+            self.collectives = preset_collectives(r.gpu, r.engine)
         self._layers = Layers(r)
         self._links = RankLinks.of(r.gpu, NIC_BYTES_PER_S)
 
@@ -49,10 +52,13 @@ class StepModel:
         prompts = batch.prompt_tokens * share
         tokens = decoding + prompts
         rows = decoding + batch.prompt_sequences * share
-        products = sum(p.count * seconds_of(p, r.gpu, v) for p in step_products(r, layers, decoding, prompts))
-        products += seconds_of(logits_product(r, rows), r.gpu, v)
-        attention = decode_seconds(r, layers, decoding, batch.cached, v)
-        attention += prompt_seconds(r, layers, batch, share, v)
+        k, framework = self.kernels, r.engine.framework
+        products = sum(
+            p.count * product_time(p, r.gpu, k, framework) for p in step_products(r, layers, decoding, prompts)
+        )
+        products += product_time(logits_product(r, rows), r.gpu, k, framework)
+        attention = decode_seconds(r, layers, decoding, batch.cached, k)
+        attention += prompt_seconds(r, layers, batch, share, k)
         attention += recurrent_seconds(r, layers, decoding, prompts, v)
         parts = {
             "products": products,
@@ -80,7 +86,9 @@ class StepModel:
             inner=moe.expert_ffn / r.moe_tp,
             matrices=r.model.up_matrices,
         )
-        return self._layers.experts * expert_seconds(rows, r.formats.experts, r.gpu, self.values)
+        kind = r.formats.experts
+        of = family(r.engine.framework, r.gpu.generation, kind, attention_dp=r.attention_dp > 1)
+        return self._layers.experts * expert_seconds(rows, kind, r.gpu, self.kernels, of)
 
     def _collectives(self, tokens: float, rows: float) -> float:
         """All-reduces after attention and after the MLP, of the embedding, and gathering the logits."""
@@ -107,7 +115,7 @@ class StepModel:
         gathered = c.all_gather(ranks, all_bytes * r.formats.experts.input_bytes) + c.reduce_scatter(
             ranks, all_bytes * 2.0
         )
-        if r.moe_tp > 1 or r.software.framework == "hf":
+        if r.moe_tp > 1 or r.engine.framework == "hf":
             return layers.experts * gathered
         exchange = ExpertExchange(
             tokens=tokens / r.tp, hidden=r.model.hidden, top_k=moe.top_k, experts=moe.experts, ranks=ranks,
@@ -120,9 +128,9 @@ class StepModel:
 
     def _host(self, batch: Batch, gpu_s: float) -> float:
         """What the GPU waits for: the scheduler, and launches where no graph is replayed."""
-        r, v, name = self.replica, self.values, self.replica.software.framework
+        r, v, name = self.replica, self.values, self.replica.engine.framework
         seconds = v[f"host.step.{name}"] + v[f"host.sequence.{name}"] * (batch.sequences + batch.prompt_sequences)
-        if batch.prompt_tokens or not r.software.cuda_graph:
+        if batch.prompt_tokens or not r.engine.cuda_graph:
             launched = (kernels_of(r, self._layers) + 10.0 * self._layers.total) * r.pp
             seconds += max(launched * v[f"host.kernel.{name}"] - gpu_s, 0.0)
         return seconds

@@ -28,6 +28,7 @@ VIEWS = {
     "trainings": ("training", "training.csv memory.csv timeline.csv pipeline"),
     "claims": ("claims", ""),
     "traces": ("chakra", "trace_ranks.csv trace_calls.csv ranks"),
+    "generations": ("generation", "generation.csv requests.csv queue.csv load queue waits token"),
 }
 """By the kind of an answer, the module of `commsim.report` whose ``VIEW`` shows it, and the files that `run` writes.
 

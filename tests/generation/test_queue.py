@@ -10,13 +10,19 @@ from naive_generation import naive_run
 
 from commsim.errors import InfeasibleError
 from commsim.generation.batch import Batch
-from commsim.generation.engine import CacheRoom
-from commsim.generation.policy import FRAMEWORKS, Policy
+from commsim.generation.policy import Policy, policy_of
 from commsim.generation.queue import Pool, simulate, simulate_split
+from commsim.generation.replica import SERVING, Engine, Replica
 from commsim.generation.requests import Lengths, Requests, drawn
 from commsim.generation.run_result import RunResult
+from commsim.generation.scheduler import CacheRoom
+from commsim.training.accelerator import accelerator
+from commsim.training.model import model
 
 ROOM = CacheRoom(1e9)
+FRAMEWORKS = {
+    name: policy_of(Replica(model("llama-3-8b"), accelerator("H100"), Engine(name), tp=2)) for name in SERVING
+}
 BASE, EACH, CACHED, READ = 8e-3, 1e-5, 1e-8, 5e-5
 
 

@@ -23,6 +23,7 @@ WORK = {
     "rl": ("rl", "rl:RlWork"),
     "claim": ("claims", "claim:ClaimWork"),
     "trace": ("traces", "trace:TraceWork"),
+    "generation": ("generations", "generation:GenerationWork"),
 }
 """By the key that tells a kind from others: its list in the JSON result, and the class of its items."""
 

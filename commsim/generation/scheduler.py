@@ -1,4 +1,4 @@
-"""One engine as a simpy process: continuous batching with chunked prefill, preemption, and many equal steps at once.
+"""The scheduler of an engine as a simpy process: continuous batching, chunked prefill, preemption, equal steps at once.
 
 What it is not: it knows no model and no machine, only seconds of steps (`StepTable`) and room in the cache.
 """
@@ -21,10 +21,15 @@ Process = Generator[Any, Any, None]
 
 @dataclass(frozen=True)
 class CacheRoom:
-    """What the cache of a replica holds: tokens, of which every sequence takes some beyond its own (states)."""
+    """Bytes that a replica has for its cache, and what a token and, beside its tokens, a sequence take of it."""
 
-    tokens: float
-    of_sequence: float = 0.0
+    nbytes: float
+    token_bytes: float = 1.0
+    sequence_bytes: float = 0.0
+
+    def of(self, tokens: float) -> float:
+        """Bytes of a sequence of so many tokens."""
+        return tokens * self.token_bytes + self.sequence_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -36,10 +41,10 @@ class Job:
     answer: int
     done: int = 0  # tokens of the prompt that chunks have read
     rank: int = 0
-    held: float = 0.0  # tokens of the cache
+    held: float = 0.0  # bytes of the cache
     joined_at: int = 0  # in decode steps of its engine
     ends_at: int = 0
-    home: tuple[Engine, Job] | None = None  # where its prompt was read, if another engine decodes
+    home: tuple[Scheduler, Job] | None = None  # where its prompt was read, if another engine decodes
 
 
 @dataclass(frozen=True)
@@ -51,26 +56,31 @@ class Hooks:
 
     first: Callable[[Job], None]
     end: Callable[[Job], None]
-    prefilled: Callable[[Engine, Job], None] | None = None
-    fetch: Callable[[Engine, Job], Any] | None = None
+    prefilled: Callable[[Scheduler, Job], None] | None = None
+    fetch: Callable[[Scheduler, Job], Any] | None = None
+
+
+LogRow = tuple[float, float, int, int, int, int, float, float]
+"""A run of equal steps: start, end, steps, sequences, tokens of prompts, requests that wait for a place, and bytes in
+the cache at its start and its end."""
 
 
 @dataclass
 class Log:
     """What an engine did: a row for each run of equal steps, seconds by part, tokens made, and preemptions."""
 
-    rows: list[tuple[float, float, int, int, int, int, float]] = field(default_factory=list)
+    rows: list[LogRow] = field(default_factory=list)
     parts: Float64 | None = None
     tokens: int = 0
     preemptions: int = 0
 
-    def add(self, row: tuple[float, float, int, int, int, int, float], seconds: Float64) -> None:
-        """A run of steps: start, end, steps, sequences, tokens of prompts, requests waiting, tokens cached."""
+    def add(self, row: LogRow, seconds: Float64) -> None:
+        """A run of steps and its seconds by part."""
         self.rows.append(row)
         self.parts = seconds if self.parts is None else self.parts + seconds
 
 
-class Engine:
+class Scheduler:
     """Takes requests and lets them go on together, step by step."""
 
     def __init__(
@@ -86,7 +96,7 @@ class Engine:
         self._ends: list[tuple[int, int, Job]] = []
         self._steps = 0  # decode steps so far
         self._cached = 0.0  # tokens of decoding sequences
-        self._used = 0.0  # tokens held in the cache
+        self._used = 0.0  # bytes held in the cache
         self._loads = [0] * policy.ranks  # sequences of each rank
         self._decoders = [0] * policy.ranks  # those of them that decode
         self._rows = 0  # of a static batch
@@ -173,7 +183,7 @@ class Engine:
         mean = self._cached / len(self._decoding)
         steps = self._ends[0][0] - self._steps
         if not self._reserves:
-            steps = min(steps, int((self._room.tokens - self._used) / len(self._decoding)))
+            steps = min(steps, self._steps_that_fit)
         steps = max(1, min(steps, math.ceil(between(mean)[1] - mean)))
         start = self.env.now
         if steps == 1:
@@ -198,7 +208,10 @@ class Engine:
 
     def _note(self, start: float, steps: int, n: int, prompt_tokens: int, seconds: Float64) -> None:
         waiting = len(self._waiting) + len(self._incoming)
-        self.log.add((start, self.env.now, steps, n, prompt_tokens, waiting, self._used), seconds)
+        grown = self._used
+        if n and not self._reserves:
+            grown += steps * len(self._decoding) * self._room.token_bytes
+        self.log.add((start, self.env.now, steps, n, prompt_tokens, waiting, self._used, grown), seconds)
 
     # -- what a step takes ---------------------------------
 
@@ -250,7 +263,7 @@ class Engine:
         while self._waiting and len(batch) < self._policy.most_sequences:
             job = self._waiting[0]
             wide, long = max(prompt, job.prompt), max(answer, job.answer)
-            if batch and (len(batch) + 1) * (wide + long + self._room.of_sequence) > self._room.tokens:
+            if batch and (len(batch) + 1) * self._room.of(wide + long) > self._room.nbytes:
                 break
             prompt, answer = wide, long
             batch.append(self._waiting.popleft())
@@ -268,7 +281,13 @@ class Engine:
         return self._policy.reserve_answer or self._policy.static
 
     def _needs(self, job: Job) -> float:
-        return job.prompt + self._room.of_sequence + (job.answer if self._reserves else 0)
+        return self._room.of(job.prompt + (job.answer if self._reserves else 0))
+
+    @property
+    def _steps_that_fit(self) -> int:
+        """Decode steps for which the cache has room; at least one, which `_make_room` has seen to."""
+        each = len(self._decoding) * self._room.token_bytes
+        return max(1, int((self._room.nbytes - self._used) / each)) if each else 2**31
 
     def _rank_for(self, job: Job) -> int | None:
         """The rank with the fewest sequences, if it takes one more and the cache has room for it.
@@ -281,7 +300,8 @@ class Engine:
             return None
         under_way = sum(self._loads)
         spare = 0 if self._reserves or not under_way else self._policy.block_tokens * (under_way + 1)
-        return rank if self._used + self._needs(job) + spare <= self._room.tokens else None
+        needed = self._needs(job) + spare * self._room.token_bytes
+        return rank if self._used + needed <= self._room.nbytes else None
 
     def _admit(self, job: Job, rank: int) -> None:
         job.rank, job.held, job.done = rank, self._needs(job), 0
@@ -296,7 +316,7 @@ class Engine:
         """Preempts those that came last until every decoding sequence can cache one more token."""
         if self._reserves:
             return
-        while self._decoding and self._used + len(self._decoding) > self._room.tokens:
+        while self._decoding and self._used + len(self._decoding) * self._room.token_bytes > self._room.nbytes:
             self.log.preemptions += 1
             if self._reading:
                 job = self._reading.pop()
@@ -340,7 +360,7 @@ class Engine:
         self._cached += steps * n
         self.log.tokens += steps * n
         if not self._reserves:
-            self._used += steps * n
+            self._used += steps * n * self._room.token_bytes
         while self._ends and self._ends[0][0] <= self._steps:
             ends_at, _, job = heapq.heappop(self._ends)
             if job.ends_at == ends_at and job in self._decoding:
@@ -354,7 +374,7 @@ class Engine:
         self._decoders[job.rank] -= 1
         self._cached -= job.prompt + made
         if not self._reserves:
-            job.held += made
+            job.held += made * self._room.token_bytes
 
     def _end(self, job: Job) -> None:
         self._leave(job)

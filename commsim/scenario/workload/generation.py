@@ -1,0 +1,45 @@
+"""Generation: requests that are answered by replicas of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from commsim.document.types import KeyFaults
+from commsim.scenario.generation import GenerationSpec, machine_faults
+from commsim.scenario.work import WorkItem, WorkSite
+
+if TYPE_CHECKING:
+    from commsim.scenario.generation_result import GenerationItem
+    from commsim.topology.graph import Topology
+
+
+class GenerationWork(WorkItem):
+    """A workload item of requests that a model answers."""
+
+    kind: ClassVar[str] = "generations"
+    noun: ClassVar[str] = "generation"
+    libraries: ClassVar[tuple[str, ...]] = ("nccl",)
+
+    generation: GenerationSpec = Field(description="requests that replicas of a model answer")
+
+    def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
+        """What does not go with the machine, each at its key."""
+        return [(("generation", *path), text) for path, text in machine_faults(self.generation, topology, base_dir)]
+
+    def name_files(self, item: dict[str, Any], name: Callable[[str], str]) -> None:
+        """The files of the model's shape and of requests."""
+        generation = item["generation"]
+        if generation.get("model", "").endswith(".json"):
+            generation["model"] = name(generation["model"])
+        if "file" in generation:
+            generation["file"] = name(generation["file"])
+
+    def run(self, site: WorkSite) -> tuple[GenerationItem, list[str]]:
+        """The requests, simulated."""
+        from commsim.scenario.generation_run import run_generation
+
+        return run_generation(site.setting, site.topology, self.generation)

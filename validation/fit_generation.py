@@ -1,0 +1,148 @@
+"""Fits the kernels of generation to operators measured one by one, with a GPU left out or seen.
+
+    python validation/fit_generation.py            errors by operator and GPU, as the table of the docs
+    python validation/fit_generation.py --kernels  also by kernel, with its terms
+    python validation/fit_generation.py --write    also write commsim/generation/kernels.yaml, the terms without each GPU
+                                                   (validation/generation/kernels_without_*.yaml) and the table's figures
+
+Terms of a kind of kernel (family and format) are shared by all GPUs. Of a GPU that is left out only its datasheet is
+known. Residuals are those of logarithms with a robust loss; every GPU weighs as much as any other.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from generation_operators import BOUNDS, OPERATORS, Float64, Kernel
+from measured_operators import CHECKOUT
+
+from commsim.files import write_atomically
+from commsim.generation.terms import PATH, Kernels, Terms
+
+SEEN = ("a100_sxm", "h100_sxm", "b200_sxm", "gb200")
+FOLDER = CHECKOUT / "validation" / "generation"
+
+MOST = 500
+"""Rows of a kernel on a GPU that a fit looks at, drawn with a fixed seed; all are scored."""
+
+PRIOR = 0.05
+"""Weight of a term's logarithm over its start: decides only what rows leave open."""
+
+
+def fitted(o: Kernel, rows: pd.DataFrame) -> Terms:
+    """Terms of rows of one kernel, at the best point of its grid."""
+    rows = pd.concat([of.sample(min(len(of), MOST), random_state=0) for _, of in rows.groupby("system")])
+    best, least = dict(o.starts), np.inf
+    for point in product(*o.grid.values()):
+        terms, cost = _fitted(o, rows, {**o.starts, **dict(zip(o.grid, point, strict=True))})
+        if cost < least:
+            best, least = dict(terms), cost
+    return best
+
+
+def _fitted(o: Kernel, rows: pd.DataFrame, starts: Terms) -> tuple[Terms, float]:
+    from scipy.optimize import least_squares
+
+    free = [name for name in starts if name not in o.grid]
+    begin = np.log([starts[name] for name in free])
+    low, high = (np.log([BOUNDS[name][end] for name in free]) for end in (0, 1))
+    predict, measured = o.predictor(rows), np.log(rows.seconds.to_numpy(np.float64))
+    sizes = rows.groupby("system").seconds.transform("size").to_numpy(np.float64)
+    weight = np.sqrt(sizes.mean() / sizes)
+
+    def terms(x: Float64) -> Terms:
+        return {**starts, **dict(zip(free, np.exp(x).tolist(), strict=True))}
+
+    def residuals(x: Float64) -> Float64:
+        return np.concatenate([weight * (np.log(predict(terms(x))) - measured), PRIOR * (x - begin)])
+
+    fit = least_squares(residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    return terms(fit.x), float(fit.cost)
+
+
+def all_terms(o: Kernel, without: str = "") -> dict[str, Terms]:
+    """By kind of kernel, of the GPUs seen but one."""
+    rows = o.rows[o.rows.system.isin(SEEN) & (o.rows.system != without)]
+    return {f"{o.name}.{kernel}": fitted(o, of) for kernel, of in rows.groupby("kernel")}
+
+
+def errors(o: Kernel, rows: pd.DataFrame, terms: Kernels) -> pd.Series:
+    """Relative errors of rows."""
+    out = pd.Series(np.nan, rows.index)
+    for kernel, of in rows.groupby("kernel"):
+        t = terms.of(o.name, *str(kernel).split("."))
+        out[of.index] = o.predictor(of)(t) / of.seconds.to_numpy(np.float64) - 1.0
+    return out
+
+
+def scored(o: Kernel, terms: Mapping[str, Kernels]) -> pd.DataFrame:
+    """The rows with relative errors: ``own`` by the terms of all GPUs, ``left_out`` by those of the others."""
+    left = pd.concat([errors(o, of, terms[str(system)]) for system, of in o.rows.groupby("system")])
+    return o.rows.assign(own=errors(o, o.rows, terms[""]), left_out=left)
+
+
+def figures(o: Kernel, rows: pd.DataFrame) -> list[dict[str, object]]:
+    """Median errors in percent, of all rows, by GPU, and by kind of kernel."""
+    out: list[dict[str, object]] = []
+    groups = [("all", "", rows)]
+    groups += [("GPU", str(name), of) for name, of in rows.groupby("system")]
+    groups += [("kernel", str(name), of) for name, of in rows.groupby("kernel")]
+    for by, name, of in groups:
+        own, left = (round(100.0 * float(of[c].abs().median()), 1) for c in ("own", "left_out"))
+        out.append({"operator": o.name, "by": by, "name": name, "rows": len(of), "own": own, "left_out": left})
+    return out
+
+
+def text_of(terms: Mapping[str, Terms], without: str = "") -> str:
+    """Terms as YAML, a line for each kind of kernel."""
+    head = [
+        "# Terms of kernels of serving frameworks, fitted by `python validation/fit_generation.py --write` to gemm.csv,",
+        "# moe.csv, attention_generation.csv and attention_context.csv (NVIDIA, aiconfigurator-core 0.12.0; A100 SXM, H100",
+        f"# SXM, B200 SXM, GB200{f'; without {without}' if without else ''}). Seconds and shares; "
+        "commsim/generation says what each means.",
+    ]
+    lines = []
+    for name, of in sorted(terms.items()):
+        parts = ", ".join(f"{term}: {_number(value)}" for term, value in of.items())
+        lines.append(f"{name}: {{{parts}}}")
+    return "\n".join([*head, *lines]) + "\n"
+
+
+def _number(value: float) -> str:
+    text = f"{value:.4g}"
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa if '.' in mantissa or not e else mantissa + '.0'}{e}{exponent}"
+
+
+def path_without(system: str) -> Path:
+    """Where the terms without a GPU stand."""
+    return FOLDER / f"kernels_without_{system}.yaml"
+
+
+def main() -> int:
+    """Show the errors, write them and the terms where asked."""
+    arguments = sys.argv[1:]
+    operators = [make() for make in OPERATORS]
+    terms = {without: {k: v for o in operators for k, v in all_terms(o, without).items()} for without in ("", *SEEN)}
+    by_gpu = {without: Kernels(of) for without, of in terms.items()}
+    table = [row for o in operators for row in figures(o, scored(o, by_gpu))]
+    for row in table:
+        if row["by"] != "kernel" or "--kernels" in arguments:
+            print(f"{row['operator']:8} {row['name']:28} {row['rows']:6} {row['own']:6} {row['left_out']:6}")
+    if "--write" in arguments:
+        write_atomically(PATH, text_of(terms[""]))
+        FOLDER.mkdir(exist_ok=True)
+        for system in SEEN:
+            write_atomically(path_without(system), text_of(terms[system], system))
+        write_atomically(FOLDER / "kernels.json", json.dumps(table, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
