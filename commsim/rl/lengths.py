@@ -58,18 +58,22 @@ def lengths_of(mean: float, most: int, cv: float = USUAL_CV) -> Lengths:
 
 
 def asked(
-    prompt_len: int, answer: Lengths, prompts: int, samples: int, *, engines: int = 1, alike: float = ALIKE, seed: int = 0
+    prompt_len: int, answer: Lengths, prompts: int, samples: int, *, blocks: int = 0, alike: float = ALIKE, seed: int = 0
 ) -> Requests:
-    """The requests of a rollout: so many samples of every prompt, of which each engine gets a block, as frameworks cut
-    a batch (NeMo-RL, verl, OpenRLHF); they are in the order in which a queue deals them out, one to each engine.
+    """The requests of a rollout, so many samples of every prompt, in the order in which a queue deals them to engines.
 
-    >>> asked(10, Lengths(5), 4, 2, engines=2).count
+    ``blocks``: each of so many engines gets a block of the batch, the samples of a prompt together; 0: each gets the
+    next sample in turn.
+
+    >>> asked(10, Lengths(5), 4, 2, blocks=2).count
     8
     """
     answers = _grouped(answer, prompts, samples, alike, seed)
     count = prompts * samples
-    blocks = [block.tolist() for block in np.array_split(np.arange(count), engines)]
-    turns = [block[i] for i in range(max(map(len, blocks))) for block in blocks if i < len(block)]
+    if not blocks:
+        return Requests(np.full(count, prompt_len), answers)
+    cut = [block.tolist() for block in np.array_split(np.arange(count), blocks)]
+    turns = [block[i] for i in range(max(map(len, cut))) for block in cut if i < len(block)]
     return Requests(np.full(count, prompt_len), answers[turns])
 
 

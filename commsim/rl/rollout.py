@@ -9,7 +9,8 @@ import numpy as np
 from commsim.errors import InfeasibleError
 from commsim.generation.memory import ReplicaMemory, replica_memory
 from commsim.generation.policy import Policy
-from commsim.generation.queue import CacheRoom, simulate
+from commsim.generation.queue import simulate
+from commsim.generation.scheduler import CacheRoom
 from commsim.generation.replica import Replica
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult

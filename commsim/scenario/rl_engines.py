@@ -10,14 +10,12 @@ import numpy as np
 from commsim.generation.batch import Batch
 from commsim.generation.batch import StepSeconds as StepTime
 from commsim.generation.collectives import Collectives
-from commsim.generation.formats import Formats, format_of
-from commsim.generation.policy import FRAMEWORKS, Policy
+from commsim.generation.formats import formats
+from commsim.generation.policy import Policy, policy_of
 from commsim.generation.replica import Engine, Replica
 from commsim.generation.step import StepModel
-from commsim.nccl.predict import Options
 from commsim.rl.rollout import Rollout, roll_out
-from commsim.scenario.params import nccl_parameters
-from commsim.training.nccl_groups import NcclGroups
+from commsim.scenario.generation_run import group_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,31 +30,29 @@ if TYPE_CHECKING:
 
 def replica_of(spec: EnginesSpec, model: Model, gpu: Accelerator) -> Replica:
     """One engine."""
-    library = spec.framework if spec.framework != "deepspeed" else "hf"
-    graph = not spec.of_a_library if spec.cuda_graph is None else spec.cuda_graph
-    weights = format_of(spec.precision)
+    framework = "hf" if spec.framework == "deepspeed" else spec.framework
+    graphs = not spec.of_a_library if spec.cuda_graphs is None else spec.cuda_graphs
+    release = (*(int(part) for part in (spec.release or "0").split(".")), 0, 0)
     return Replica(
         model,
         gpu,
-        Engine(library, spec.release or (0, 0, 0), graph),
+        Engine(framework, (release[0], release[1], release[2]), graphs),
         tp=spec.tp,
         pp=spec.pp,
         attention_dp=spec.attention_dp,
         moe_ep=spec.ep,
-        formats=Formats(weights, weights, spec.cache),
+        formats=formats(spec.precision, "", spec.cache_precision),
     )
 
 
 def collectives_of(setting: Setting, topology: Topology, replica: Replica, ranks: tuple[int, ...]) -> Collectives:
     """The collectives of engines on these GPUs of the scenario's machine, all of them at once."""
-    library = setting.library
-    own, _ = nccl_parameters(setting, topology)
-    groups = NcclGroups(topology, Options(version=library.named_version, env=dict(library.env)), own)
+    calls = group_calls(setting, topology)
 
     def seconds(collective: str, count: int, nbytes: float) -> float:
-        return groups(collective, nbytes, np.array(ranks).reshape(-1, count))
+        return calls(collective, nbytes, np.array(ranks).reshape(-1, count))
 
-    return Collectives(replica.gpu, replica.software, seconds)
+    return Collectives(replica.gpu, replica.engine, seconds)
 
 
 def rollout_of(
@@ -73,14 +69,13 @@ def rollout_of(
 
         seconds = gathered
     return roll_out(
-        replica, seconds, requests, engines, memory_share=spec.memory_share, policy=policy_of(spec, requests, engines)
+        replica, seconds, requests, engines, memory_share=spec.memory_share, policy=scheduler_of(spec, replica, requests, engines)
     )
 
 
-def policy_of(spec: EnginesSpec, requests: Requests, engines: int) -> Policy:
+def scheduler_of(spec: EnginesSpec, replica: Replica, requests: Requests, engines: int) -> Policy:
     """The framework's scheduler, with what the item says; a library takes what an engine has to do as one batch."""
-    policy = FRAMEWORKS["hf" if spec.of_a_library else spec.framework]
-    policy = replace(policy, ranks=spec.attention_dp)
+    policy = policy_of(replica)
     if spec.most_sequences is not None:
         return replace(policy, most_sequences=spec.most_sequences)
     return replace(policy, most_sequences=-(-requests.count // engines)) if spec.of_a_library else policy

@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from commsim.document import refuse
-from commsim.generation.formats import CACHE_BYTES, format_of
+from commsim.generation.formats import format_of
 from commsim.rl.lengths import ALIKE, USUAL_CV
+from commsim.scenario.generation import RELEASE
 from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Count, refusals
 
@@ -50,8 +51,8 @@ class EnginesSpec(Strict):
             "DeepSpeed-Chat's hybrid engine, which gathers the trainer's shards"
         ),
     )
-    release: tuple[int, int, int] | None = Field(
-        default=None, description="of the framework, such as `[0, 11, 2]`; left out: a recent one"
+    release: str | None = Field(
+        default=None, pattern=f"^{RELEASE}$", description="of the framework; left out: the newest that was measured"
     )
     gpus: Count | None = Field(default=None, description="of their own; left out: those of the trainer, by turns")
     tp: Count = Field(default=1, description="tensor parallel ranks of an engine")
@@ -59,12 +60,19 @@ class EnginesSpec(Strict):
     attention_dp: Count = Field(default=1, description="groups of tp ranks with sequences of their own in attention")
     ep: Count = Field(default=1, description="expert parallel ranks of an engine; left out: experts are cut by tp")
     precision: str = Field(default="bf16", description="of weights and products: `bf16`, `fp8`, `fp8_block`, `nvfp4` ...")
-    cache: Literal["bf16", "fp8", "fp4"] = Field(default="bf16", description="of keys and values")
-    cuda_graph: bool | None = Field(
+    cache_precision: Literal["bf16", "fp8", "fp4"] = Field(default="bf16", description="of keys and values")
+    cuda_graphs: bool | None = Field(
         default=None, description="decode steps are replayed, not launched; left out: not by `hf` and `deepspeed`"
     )
     memory_share: float = Field(default=0.9, gt=0, le=1.0, description="of a GPU's memory that an engine takes")
     most_sequences: Count | None = Field(default=None, description="of an engine at once; left out: the framework's")
+    deal: Literal["turns", "blocks"] = Field(
+        default="turns",
+        description=(
+            "what engines get: `turns`, each the next sample, as servers do; `blocks`, each a part of the batch with all "
+            "samples of a prompt"
+        ),
+    )
     gather: Literal["once", "every_token"] = Field(
         default="once",
         description="under ZeRO-3 on the same GPUs: weights are gathered once a rollout, or layer by layer for every token",
@@ -73,7 +81,6 @@ class EnginesSpec(Strict):
     @model_validator(mode="after")
     def _names_exist(self) -> EnginesSpec:
         refuse(*refusals(format_of, self.precision, ("precision",)))
-        assert self.cache in CACHE_BYTES
         return self
 
     @property

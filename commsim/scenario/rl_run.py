@@ -34,7 +34,8 @@ def requests_of(spec: RlSpec, engines: int) -> Requests:
     """The prompts of a step, one for each sample, and the answers that they will get from so many engines."""
     a = spec.answer
     lengths = lengths_of(a.mean_tokens, a.most, a.cv)
-    return asked(spec.prompt_len, lengths, spec.prompts, spec.samples, engines=engines, alike=a.alike)
+    blocks = engines if spec.engines.deal == "blocks" else 0
+    return asked(spec.prompt_len, lengths, spec.prompts, spec.samples, blocks=blocks, alike=a.alike)
 
 
 def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, list[str]]:

@@ -85,9 +85,10 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
         "tp": int(cells["gen_tp"]),
         "precision": "fp8_block" if cells["gen_precision"] == "fp8" else cells["gen_precision"],
         "memory_share": float(cells["gen_memory"]),
+        "deal": cells["deal"],
     }
     if cells["engine_release"].count(".") == 2:
-        engines["release"] = [int(n) for n in cells["engine_release"].split(".")]
+        engines["release"] = cells["engine_release"]
     if int(cells["gen_gpus"]):
         engines["gpus"] = int(cells["gen_gpus"])
     if hf:
