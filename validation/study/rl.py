@@ -151,8 +151,3 @@ def training_of(cells: Cells) -> dict[str, Any]:
     if cells["adam_offload"] == "yes":
         training["offload"] = {"optimizer": True}
     return training
-
-
-def chat_scores(ids: Sequence[str] = ()) -> list[Score]:
-    """All rows of `deepspeed_chat.csv`, hours."""
-    return []
