@@ -68,24 +68,26 @@ class RlStep:
     def shown(self) -> dict[str, float]:
         """By phase the seconds that the step is longer for it; they add up to the step.
 
-        Of phases beside each other the longest place counts; the engines' or the trainer's part, whichever is shorter,
-        counts nothing where they are a step apart.
+        Of phases beside each other those of the place count that is through last; where the engines are a step ahead,
+        either their part or the trainer's, whichever takes longer.
         """
-        shown: dict[str, float] = {}
-        spans = self.spans
-        if self.behind:
-            ends = {
-                on: max((s.end_s for s in spans if (s.phase.stage == "rollout") == on and s.phase.stage != "sync"), default=0.0)
-                for on in (True, False)
-            }
-            longer = ends[True] >= ends[False]
-            spans = tuple(s for s in spans if s.phase.stage == "sync" or (s.phase.stage == "rollout") == longer)
-        at = 0.0
-        for span in sorted(spans, key=lambda s: s.end_s):
-            more = max(span.end_s - max(at, span.start_s), 0.0)
-            at = max(at, span.end_s)
-            shown[span.phase.name] = shown.get(span.phase.name, 0.0) + more
+        spans, ends = self.spans, dict[str, float]()
+        for span in spans:
+            ends[self._part(span)] = max(ends.get(self._part(span), 0.0), span.end_s)
+        longer = max(("rollout", "trainer"), key=lambda part: ends.get(part, 0.0))
+        shown = dict.fromkeys((span.phase.name for span in spans), 0.0)
+        for stage in dict.fromkeys(span.phase.stage for span in spans):
+            some = [span for span in spans if span.phase.stage == stage]
+            if self.behind and self._part(some[0]) not in (longer, "sync"):
+                continue
+            last = max(some, key=lambda span: span.end_s).phase.place
+            for span in some:
+                shown[span.phase.name] += span.phase.seconds if span.phase.place == last else 0.0
         return shown
+
+    @staticmethod
+    def _part(span: Span) -> str:
+        return span.phase.stage if span.phase.stage in ("rollout", "sync") else "trainer"
 
 
 def _one_after_the_other(phases: Sequence[Phase], start: float) -> Iterator[Span]:
