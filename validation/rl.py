@@ -1,31 +1,32 @@
-"""Scores steps of reinforcement learning against published ones: ``python validation/rl.py [--report] [--rows ID ...]``.
+"""Scores steps of reinforcement learning against published ones: `python validation/rl.py [ID ...]`.
 
-Rows of `validation/rl/steps.csv` and `deepspeed_chat.csv`; ``--report`` writes ``docs/accuracy-rl.md``.
+Rows are those of `validation/rl`; with ``--report`` docs/accuracy-rl.md is written.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+from commsim.files import write_atomically
+from study.rl import step_scores
+from study.rl_chat import chat_scores
+from study.rl_report import lines, page
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy-rl.md"
 
 
 def main() -> None:
-    """Score, print, and write the page where asked for."""
-    from validation.study.rl import chat_scores, step_scores
-    from validation.study.rl_report import page, table
-
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", nargs="*", default=[], help="ids of rows, or their beginnings; left out: all")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="rows, or what their ids begin with; left out: all")
     parser.add_argument("--report", action="store_true", help="write docs/accuracy-rl.md")
-    given = parser.parse_args()
-    steps, chat = step_scores(given.rows), chat_scores(given.rows)
-    print(table(steps, chat))
-    if given.report:
-        (ROOT / "docs" / "accuracy-rl.md").write_text(page(steps, chat), encoding="utf-8")
+    chosen = parser.parse_args()
+    steps, chat = step_scores(chosen.ids), chat_scores(chosen.ids)
+    for line in lines(steps, chat):
+        print(line)
+    if chosen.report:
+        write_atomically(PAGE, page(steps, chat))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import OnlyJson, changes
+from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import say, terminal_bar
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A plan file, or the name of a shipped one.")],
+    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl to split GPUs for; or the name of a shipped one.")],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
@@ -30,7 +31,10 @@ def plan(
     files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
 ) -> None:
-    """Search every way to cut a model over a machine, simulate the best, and say what binds them."""
+    """Search every way to cut a model over a machine, simulate the best, and say what binds them.
+
+    Of a scenario with an rl item: every split of GPUs between the engines that generate and the trainer.
+    """
     from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
@@ -40,6 +44,9 @@ def plan(
     from commsim.scenario.setting import idle_warnings
 
     path = find_scenario(file)
+    if asks_split(path):
+        plan_split(path, overrides or [], out, files, json_output)
+        return
     question, document = read_plan(path, overrides or [])
     spec = question.plan
     clusters = machines(spec, document, path.parent)

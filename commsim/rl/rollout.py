@@ -62,7 +62,6 @@ def roll_out(
 
 def _too_large(replica: Replica, memory: ReplicaMemory) -> str:
     return (
-        f"an engine of {replica.gpus} GPUs holds {memory.weights_bytes / GIB:.1f} GiB of weights of "
-        f"{replica.model.name} on each, found {memory.room_bytes / GIB:.1f} GiB for weights, cache and workspace; "
-        "use more GPUs for an engine"
+        f"found {memory.weights_bytes / GIB:.1f} GiB of weights of {replica.model.name} on each GPU of an engine, which leave "
+        f"no room for a cache in the {memory.room_bytes / GIB:.1f} GiB that it takes of it; expected more GPUs for an engine"
     )

@@ -61,10 +61,10 @@ def _score(cells: Cells) -> Score:
     columns = {"step": "step_s", "generation": "generation_s", "scoring": "scoring_s", "update": "update_s"}
     printed = {name: float(cells[column]) for name, column in columns.items() if cells[column]}
     try:
-        item = api.run(scenario_of(cells)).answers[0]
+        item = api.run(scenario_of(cells)).rl[0]
     except CommsimError as error:
         return Score(cells, printed, reason=str(error).splitlines()[0])
-    step = item.step  # type: ignore[attr-defined]
+    step = item.step
     lead = sum(s.end_s - s.start_s for s in step.spans if s.phase.stage == "rollout")
     scored = max((s.end_s for s in step.spans if s.phase.stage == "scoring"), default=lead)
     begun = min((s.start_s for s in step.spans if s.phase.stage == "update"), default=scored)
@@ -79,7 +79,7 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
     """The scenario of a row of `steps.csv`."""
     whole = {key: int(cells[key]) for key in ("prompts", "samples", "prompt_len", "update_batch", "micro_batch")}
     prompt, most = whole["prompt_len"], int(cells["max_len"])
-    hf = cells["engine"] == "hf"
+    hf = cells["engine"] in ("hf", "deepspeed")
     engines: dict[str, Any] = {
         "framework": cells["engine"],
         "tp": int(cells["gen_tp"]),
@@ -87,11 +87,11 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
         "memory_share": float(cells["gen_memory"]),
         "deal": cells["deal"],
     }
-    if cells["engine_release"].count(".") == 2:
+    if cells["engine"] != "deepspeed":
         engines["release"] = cells["engine_release"]
     if int(cells["gen_gpus"]):
         engines["gpus"] = int(cells["gen_gpus"])
-    if hf:
+    if cells["engine"] == "hf":
         engines["most_sequences"] = whole["micro_batch"]
     roles = {name: int(cells[f"{name}_gpus"]) for name in ("reference", "reward", "critic") if cells[f"{name}_gpus"]}
     rl = {
@@ -107,6 +107,8 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
         "roles": roles,
         "offload": not hf,
     }
+    if cells["critic"]:
+        rl["critic"] = cells["critic"]
     return {
         "name": cells["id"],
         "topology": machine_of(cells),
@@ -143,6 +145,7 @@ def training_of(cells: Cells) -> dict[str, Any]:
         "sequence_parallel": tp > 1,
         "framework": cells["backend"],
         "stack": "tuned" if megatron else "eager",
+        "flash_attention": cells["engine"] != "deepspeed",  # OPT of transformers in 2023 has none
         "attention_kernel": "vendor" if megatron else "open",
         "bytes_per_parameter": 16,  # gradients are summed in 16 bit
     }
