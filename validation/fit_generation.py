@@ -1,9 +1,9 @@
 """Fits the kernels of generation to operators measured one by one, with a GPU left out or seen.
 
     python validation/fit_generation.py            errors by operator and GPU, as the table of the docs
-    python validation/fit_generation.py --kernels  also by kernel, with its terms
-    python validation/fit_generation.py --write    also write commsim/generation/kernels.yaml, the terms without each GPU
-                                                   (validation/generation/kernels_without_*.yaml) and the table's figures
+    python validation/fit_generation.py --kernels  also by kernel
+    python validation/fit_generation.py --write    also write commsim/generation/kernels.yaml, and into
+                                                   validation/generation the terms without each GPU, the table's figures
 
 Terms of a kind of kernel (family and format) are shared by all GPUs. Of a GPU that is left out only its datasheet is
 known. Residuals are those of logarithms with a robust loss; every GPU weighs as much as any other.
@@ -102,9 +102,9 @@ def figures(o: Kernel, rows: pd.DataFrame) -> list[dict[str, object]]:
 def text_of(terms: Mapping[str, Terms], without: str = "") -> str:
     """Terms as YAML, a line for each kind of kernel."""
     head = [
-        "# Terms of kernels of serving frameworks, fitted by `python validation/fit_generation.py --write` to gemm.csv,",
-        "# moe.csv, attention_generation.csv and attention_context.csv (NVIDIA, aiconfigurator-core 0.12.0; A100 SXM, H100",
-        f"# SXM, B200 SXM, GB200{f'; without {without}' if without else ''}). Seconds and shares; "
+        "# Terms of kernels of serving frameworks, fitted by `python validation/fit_generation.py --write` to",
+        "# gemm.csv, moe.csv, attention_generation.csv, attention_context.csv (NVIDIA, aiconfigurator-core 0.12.0; A100",
+        f"# SXM, H100 SXM, B200 SXM, GB200{f'; without {without}' if without else ''}). Seconds and shares; "
         "commsim/generation says what each means.",
     ]
     lines = []

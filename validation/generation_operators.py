@@ -80,7 +80,7 @@ def _column(rows: pd.DataFrame, name: str) -> Float64:
 def products() -> Kernel:
     """Matrix products by framework and format."""
     rows = pd.read_csv(SHARED / "gemm.csv", low_memory=False)
-    # vLLM's blocks of fp8 were measured with the call from Python: SGLang's kernels, which are the same, stand for them.
+    # vLLM's blocks of fp8 were measured with the call from Python; SGLang's kernels are the same.
     rows = rows[~((rows.framework == "VLLM") & (rows.gemm_dtype == "fp8_block"))]
     kernel = rows.framework.map(FRAMEWORKS) + "." + rows.gemm_dtype.map(FORMATS)
     starts = {
@@ -93,7 +93,7 @@ def products() -> Kernel:
 def _product(rows: pd.DataFrame) -> Callable[[Terms], Float64]:
     peak, memory, sms = _peaks(rows, [TYPES[name][0] for name in rows.gemm_dtype])
     p = Product("", _column(rows, "m"), _column(rows, "n"), _column(rows, "k"), _widths(rows.gemm_dtype))
-    return lambda t: np.asarray(kernel_seconds(p, peak, memory, sms, t), np.float64)
+    return lambda t: np.asarray(t["launch"] + kernel_seconds(p, peak, memory, sms, t), np.float64)
 
 
 def experts() -> Kernel:
@@ -136,7 +136,7 @@ def _experts(rows: pd.DataFrame) -> Callable[[Terms], Float64]:
         drawn=(rows.distribution != "balanced").to_numpy(),
     )
     kind = _widths(rows.moe_dtype)
-    return lambda t: np.asarray(layer_seconds(e, kind, peak, memory, sms, t), np.float64)
+    return lambda t: np.asarray(t["launch"] + layer_seconds(e, kind, peak, memory, sms, t), np.float64)
 
 
 def _attention_family(rows: pd.DataFrame) -> npt.NDArray[np.str_]:
@@ -168,10 +168,8 @@ def _decode(rows: pd.DataFrame) -> Callable[[Terms], Float64]:
     length = _column(rows, "step") + 1.0
     keys = np.where(window > 0, np.minimum(window, length), length)
     bytes_of = np.where(rows.cached == "fp8", 1.0, 2.0)
-    a = DecodeAttention(
-        _column(rows, "batch_size") * shared, heads / shared, keys, 2.0 * width, 2.0 * width * bytes_of
-    )
-    return lambda t: np.asarray(decode_kernel_seconds(a, peak, memory, sms, t), np.float64)
+    a = DecodeAttention(_column(rows, "batch_size") * shared, heads / shared, keys, 2.0 * width, 2.0 * width * bytes_of)
+    return lambda t: np.asarray(t["launch"] + decode_kernel_seconds(a, peak, memory, sms, t), np.float64)
 
 
 def context() -> Kernel:

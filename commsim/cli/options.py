@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any
 
@@ -43,6 +43,52 @@ Memory = Annotated[
 Port = Annotated[
     int | None, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (default: a free port).")
 ]
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """A machine and requests for a model that is named in place of a scenario."""
+
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            help="A preset or topology file on which the model that stands in place of a scenario answers requests.",
+        ),
+    ] = None
+    generate: Annotated[
+        str | None,
+        typer.Option(metavar="IN:OUT", help="With --on: tokens in and out (default: 1024:1024)."),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --on: requests that each replica has at once (default: 1, unless --rate)."),
+    ] = None
+    rate: Annotated[float | None, typer.Option(help="With --on: requests a second, in place of --batch.")] = None
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="With --on: how many (default: ten for each at once, or 1000).")
+    ] = None
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as one replica needs).")
+    ] = None
+    tp: Annotated[int | None, typer.Option(min=1, help="With --on: tensor parallel ranks (default: 1).")] = None
+    pp: Annotated[int | None, typer.Option(min=1, help="With --on: pipeline stages (default: 1).")] = None
+    ep: Annotated[int | None, typer.Option(min=1, help="With --on: expert parallel ranks (default: 1).")] = None
+    attention_dp: Annotated[
+        int | None, typer.Option(min=1, help="With --on: groups with sequences of their own in attention (default: 1).")
+    ] = None
+    framework: Annotated[
+        str | None, typer.Option(help="With --on: vllm, sglang, tensorrt_llm or hf (default: vllm).")
+    ] = None
+    precision: Annotated[
+        str | None, typer.Option(help="With --on: bf16, fp8, fp8_block, nvfp4, int4 ... (default: bf16).")
+    ] = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were given, as they are written."""
+        return [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) is not None]
 
 
 def changes(text: str) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.generate import GenerateOptions, scenarios_of
-from commsim.cli.options import Memory, OnlyJson, changes, spread
+from commsim.cli.options import GenerateOptions, Memory, OnlyJson, changes, spread
 from commsim.cli.say import print_json, say, tracking
+from commsim.scenario.load import find_scenario, load_scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,13 @@ def run(
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
-    scenarios = [prepare(one) for one in scenarios_of(scenario, overrides or [], generate)]
+    if generate.given:
+        from commsim.cli.generate import asked_scenario
+
+        asked = [asked_scenario(scenario, overrides or [], generate)]
+    else:
+        asked = load_scenarios(find_scenario(scenario), overrides or [])
+    scenarios = [prepare(one) for one in asked]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show

@@ -16,6 +16,7 @@ class Batch:
     prompt_tokens: int = 0  # a chunk of prefill in the same step
     prompt_sequences: int = 0
     prompt_cached: float = 0.0  # mean tokens of those prompts that earlier chunks had done
+    prompt_groups: float = 0.0  # groups of attention dp that read them: tokens over those of the busiest; 0: all
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -45,7 +45,6 @@ class DecodeAttention:
 class DecodeTerms:
     """What a decode kernel costs beside its bytes."""
 
-    launch: Number  # seconds of any call
     start: Number  # of a block: its queries, its first keys on their way, its results
     sm: Number  # bytes/s of one SM over its share of the memory's
     split_keys: Number  # that a part of a sequence has at least
@@ -59,8 +58,8 @@ def decode_attention_seconds(a: DecodeAttention, gpu: Throughput, terms: DecodeT
 
     >>> a = DecodeAttention(pairs=8, queries=8, keys=4096, widths=256, key_bytes=512)
     >>> gpu = Throughput(1e15, 3e12, 128)
-    >>> round(float(decode_attention_seconds(a, gpu, DecodeTerms(2e-6, 0.0, 1.0, 64, 0.0))) * 1e6, 1)
-    9.9
+    >>> round(float(decode_attention_seconds(a, gpu, DecodeTerms(0.0, 1.0, 64, 0.0))) * 1e6, 1)
+    7.9
     """
     most = np.maximum(np.ceil(a.keys / terms.split_keys), 1.0)
     parts = np.clip(np.floor(gpu.sms / np.maximum(a.pairs, 1.0)), 1.0, most)
@@ -71,10 +70,10 @@ def decode_attention_seconds(a: DecodeAttention, gpu: Throughput, terms: DecodeT
     waves = np.maximum(a.pairs * parts / gpu.sms, 1.0)
     blocks = waves * block
     memory = a.nbytes / gpu.bytes_per_s
-    return terms.launch + np.sqrt(blocks * blocks + memory * memory) + where(parts > 1.0, terms.combine, 0.0)
+    return np.sqrt(blocks * blocks + memory * memory) + where(parts > 1.0, terms.combine, 0.0)
 
 
 def decode_kernel_seconds(a: DecodeAttention, peak: Number, memory: Number, sms: Number, t: Terms) -> Number:
-    """Seconds on a GPU of so many 16-bit FLOP/s, bytes/s and SMs."""
-    terms = DecodeTerms(t["launch"], t["start"], t["sm"], t["split_keys"], t["combine"])
+    """Seconds on a GPU of so many 16-bit FLOP/s, bytes/s and SMs, without the launch."""
+    terms = DecodeTerms(t["start"], t["sm"], t["split_keys"], t["combine"])
     return decode_attention_seconds(a, Throughput(t["rate"] * peak, t["memory"] * memory, sms), terms)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from commsim.generation.parameters import generation_values
 from commsim.generation.replica import Replica
 from commsim.units import GIGA
 
@@ -18,7 +19,8 @@ class Policy:
     ``reserve_answer``: the cache is reserved for whole answers, so that nothing is preempted.
     ``ranks``: of attention data parallelism, which go in step and wait for the busiest of them.
     ``static``: a batch is taken, padded, and done to its end before the next one, as ``generate`` of a library does.
-    ``block_tokens``: of the cache that are taken together.
+    ``block_tokens``: of the cache that are taken together. ``before_s``: from when a request is sent until the
+    scheduler sees it (the server, its tokenizer).
     """
 
     token_budget: int = 8192
@@ -29,6 +31,7 @@ class Policy:
     ranks: int = 1
     static: bool = False
     block_tokens: int = 16
+    before_s: float = 0.0
 
 
 def policy_of(replica: Replica) -> Policy:
@@ -41,6 +44,11 @@ def policy_of(replica: Replica) -> Policy:
     enable_mixed_chunk. TensorRT-LLM: max_batch_size 2,048, max_num_tokens 8,192, without chunked context, answers
     reserved (GUARANTEED_NO_EVICT; docs, useful runtime options). Transformers' ``generate``: one batch to its end.
     """
+    name = replica.engine.framework
+    return replace(_of_framework(replica), before_s=generation_values().get(f"host.first.{name}", 0.0))
+
+
+def _of_framework(replica: Replica) -> Policy:
     memory, ranks = replica.gpu.memory_bytes, replica.attention_dp
     match replica.engine.framework:
         case "vllm":

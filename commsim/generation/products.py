@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commsim.generation.formats import Format, peak_of
-from commsim.generation.terms import Kernels, Terms, short_peak
+from commsim.generation.terms import NOTHING, Kernels, KernelSeconds, Terms, short_peak
 from commsim.training.accelerator import Accelerator
 from commsim.training.columns import Number, where
 from commsim.training.kernels import ProductTerms, Throughput, product_seconds
@@ -38,17 +38,19 @@ class Product:
 
 
 def kernel_seconds(p: Product, peak: Number, memory: Number, sms: Number, t: Terms) -> Number:
-    """Seconds on a GPU of so many FLOP/s, bytes/s and SMs, with the kernel that makes the input narrower."""
+    """Seconds on a GPU of so many FLOP/s, bytes/s and SMs, with the kernel that makes the input narrower; without
+    the launches of both."""
     gpu = Throughput(t["rate"] * peak, t["memory"] * memory, sms)
     terms = ProductTerms(t["side"], t["overhead"], t["tail"], t["split"], t["corner"])
     product = product_seconds(Gemm(p.name, p.m, p.n, p.k, p.groups), p.nbytes, gpu, terms)
-    return t["launch"] + product + t["cast"] * p.cast_bytes / memory
+    return product + t["cast"] * p.cast_bytes / memory
 
 
-def product_time(p: Product, gpu: Accelerator, kernels: Kernels, framework: str) -> float:
-    """Seconds of one such product of a framework; 0 for an empty one."""
+def product_time(p: Product, gpu: Accelerator, kernels: Kernels, framework: str) -> KernelSeconds:
+    """Seconds of one such product of a framework; nothing for an empty one."""
     if p.m <= 0 or p.n <= 0 or p.k <= 0:
-        return 0.0
+        return NOTHING
     terms = kernels.of("product", framework, p.kind.kernel)
     peak = short_peak(gpu, peak_of(gpu, p.kind))
-    return float(kernel_seconds(p, peak, gpu.memory_bytes_per_s, gpu.sms, terms))
+    work = float(kernel_seconds(p, peak, gpu.memory_bytes_per_s, gpu.sms, terms))
+    return KernelSeconds(work, terms["launch"])

@@ -15,12 +15,12 @@ from commsim.errors import InfeasibleError
 from commsim.generation.policy import Policy
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult, Steps
-from commsim.generation.scheduler import CacheRoom, Hooks, Job, Scheduler
+from commsim.generation.scheduler import CacheRoom, Hooks, Request, Scheduler
 from commsim.generation.step_table import StepSeconds, StepTable
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class EnginePool:
     """Replicas that are alike: their step model, cache and policy. A `StepTable` may be shared by several runs."""
 
     model: StepSeconds | StepTable
@@ -48,15 +48,15 @@ def simulate(
     >>> run.count, round(run.tpot_s, 9), round(run.duration_s, 9)
     (8, 0.01, 0.22)
     """
-    return simulate_pool(Pool(model, room, policy or Policy(), replicas), requests)
+    return simulate_pool(EnginePool(model, room, policy or Policy(), replicas), requests)
 
 
-def simulate_pool(pool: Pool, requests: Requests) -> RunResult:
+def simulate_pool(pool: EnginePool, requests: Requests) -> RunResult:
     """The same of a pool."""
     return _Run(requests, pool).result()
 
 
-def simulate_split(prefill: Pool, decode: Pool, send: Send, requests: Requests) -> RunResult:
+def simulate_split(prefill: EnginePool, decode: EnginePool, send: Send, requests: Requests) -> RunResult:
     """A run whose prompts are read by one pool, whose caches are sent, and whose answers another pool makes.
 
     The prefill pool makes the first token; its cache is held until the decode pool has it.
@@ -67,7 +67,9 @@ def simulate_split(prefill: Pool, decode: Pool, send: Send, requests: Requests) 
 class _Run:
     """The processes of one run and what they write down."""
 
-    def __init__(self, requests: Requests, pool: Pool, decode: Pool | None = None, send: Send | None = None) -> None:
+    def __init__(
+        self, requests: Requests, pool: EnginePool, decode: EnginePool | None = None, send: Send | None = None
+    ) -> None:
         import simpy
 
         _check_room(requests, [pool] if decode is None else [pool, decode])
@@ -75,7 +77,7 @@ class _Run:
         count = requests.count
         self.arrival, self.first, self.last = (np.full(count, np.nan) for _ in range(3))
         self.sent = np.zeros(count)  # seconds of the cache's way
-        self._send, self._next = send, 0
+        self._send, self._next, self._before_s = send, 0, pool.policy.before_s
         hooks = Hooks(self._first_token, self._end, None if decode is None else self._prefilled)
         self.tables = [pool.table]
         self.readers = self._engines(pool, self.tables[0], hooks)
@@ -92,7 +94,7 @@ class _Run:
             self.env.process(self._arrivals(requests.arrival_s.tolist()))
         self.env.run()
 
-    def _engines(self, pool: Pool, table: StepTable, hooks: Hooks) -> list[Scheduler]:
+    def _engines(self, pool: EnginePool, table: StepTable, hooks: Hooks) -> list[Scheduler]:
         return [Scheduler(self.env, table, pool.room, pool.policy, hooks, i) for i in range(pool.replicas)]
 
     def _arrivals(self, times: Sequence[float]) -> Generator[Any, Any, None]:
@@ -102,29 +104,36 @@ class _Run:
             self._submit()
 
     def _submit(self) -> None:
-        """The next request goes to the replica that has the fewest."""
+        """Sends the next request."""
         number, self._next = self._next, self._next + 1
         self.arrival[number] = self.env.now
-        least_busy(self.readers).submit(Job(number, self._prompts[number], self._answers[number]))
+        if self._before_s > 0:
+            self.env.timeout(self._before_s).callbacks.append(lambda _: self._deal(number))
+        else:
+            self._deal(number)
+
+    def _deal(self, number: int) -> None:
+        """A request goes to the replica that has the fewest."""
+        least_busy(self.readers).submit(Request(number, self._prompts[number], self._answers[number]))
 
     # -- what engines tell ---------------------------------
 
-    def _first_token(self, job: Job) -> None:
+    def _first_token(self, job: Request) -> None:
         if np.isnan(self.first[job.number]):  # of one that was preempted it is made already
             self.first[job.number] = self.env.now
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: Request) -> None:
         self.last[job.number] = self.env.now
         if self.requests.arrival_s is None and self._next < self.requests.count:
             self._submit()
 
-    def _prefilled(self, engine: Scheduler, job: Job) -> None:
-        least_busy(self.decoders).receive(Job(job.number, job.prompt, job.answer, home=(engine, job)))
+    def _prefilled(self, engine: Scheduler, job: Request) -> None:
+        least_busy(self.decoders).receive(Request(job.number, job.prompt, job.answer, home=(engine, job)))
 
-    def _fetch(self, engine: Scheduler, job: Job) -> Any:
+    def _fetch(self, engine: Scheduler, job: Request) -> Any:
         return self.env.process(self._way(engine, job))
 
-    def _way(self, engine: Scheduler, job: Job) -> Generator[Any, Any, None]:
+    def _way(self, engine: Scheduler, job: Request) -> Generator[Any, Any, None]:
         """Sends a cache, then frees it where it was."""
         assert job.home is not None
         assert self._send is not None
@@ -154,7 +163,7 @@ def least_busy(engines: Sequence[Scheduler]) -> Scheduler:
     return engines[0] if len(engines) == 1 else min(engines, key=lambda engine: engine.outstanding)
 
 
-def _check_room(requests: Requests, pools: Sequence[Pool]) -> None:
+def _check_room(requests: Requests, pools: Sequence[EnginePool]) -> None:
     """InfeasibleError for a request that would never fit the cache of a pool."""
     for pool in pools:
         room, longest = pool.room, requests.longest

@@ -17,7 +17,7 @@ from commsim.errors import ScenarioError
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
-MOST_REQUESTS = 1_000_000
+MOST_REQUESTS, MOST_SECONDS = 1_000_000, 1e8
 MOST_TOKENS = 2**24
 """Of one prompt or answer."""
 
@@ -147,7 +147,7 @@ def _numbers(path: Path, line: int, header: Sequence[str], row: Sequence[str]) -
         except ValueError:
             value = math.nan
         if name == "arrival_s":
-            if not 0 <= value < 1e9:
+            if not 0 <= value < MOST_SECONDS:
                 raise _error(path, line, f"arrival_s {show(text)}", "seconds from 0 on")
         elif not (1 <= value <= MOST_TOKENS and value == int(value)):
             raise _error(path, line, f"{name} {show(text)}", f"whole tokens, 1 to {MOST_TOKENS:,}")

@@ -33,7 +33,7 @@ class CacheRoom:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class Request:
     """A request in an engine: tokens to read before the next one is made, tokens to make, and what has been done."""
 
     number: int
@@ -44,7 +44,7 @@ class Job:
     held: float = 0.0  # bytes of the cache
     joined_at: int = 0  # in decode steps of its engine
     ends_at: int = 0
-    home: tuple[Scheduler, Job] | None = None  # where its prompt was read, if another engine decodes
+    home: tuple[Scheduler, Request] | None = None  # where its prompt was read, if another engine decodes
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Hooks:
     ``fetch``: the event of the end of a cache's way to this engine, for requests that were read elsewhere.
     """
 
-    first: Callable[[Job], None]
-    end: Callable[[Job], None]
-    prefilled: Callable[[Scheduler, Job], None] | None = None
-    fetch: Callable[[Scheduler, Job], Any] | None = None
+    first: Callable[[Request], None]
+    end: Callable[[Request], None]
+    prefilled: Callable[[Scheduler, Request], None] | None = None
+    fetch: Callable[[Scheduler, Request], Any] | None = None
 
 
 LogRow = tuple[float, float, int, int, int, int, float, float]
@@ -88,12 +88,12 @@ class Scheduler:
     ) -> None:
         self.env, self.number, self.log = env, number, Log()
         self._table, self._room, self._policy, self._hooks = table, room, policy, hooks
-        self._waiting: deque[Job] = deque()
-        self._incoming: deque[Job] = deque()  # read elsewhere, without room here so far
-        self._ready: list[Job] = []  # read elsewhere, their cache is here
-        self._reading: list[Job] = []  # prompts that are partly read
-        self._decoding: dict[Job, None] = {}
-        self._ends: list[tuple[int, int, Job]] = []
+        self._waiting: deque[Request] = deque()
+        self._incoming: deque[Request] = deque()  # read elsewhere, without room here so far
+        self._ready: list[Request] = []  # read elsewhere, their cache is here
+        self._reading: list[Request] = []  # prompts that are partly read
+        self._decoding: dict[Request, None] = {}
+        self._ends: list[tuple[int, int, Request]] = []
         self._steps = 0  # decode steps so far
         self._cached = 0.0  # tokens of decoding sequences
         self._used = 0.0  # bytes held in the cache
@@ -110,18 +110,18 @@ class Scheduler:
         """Requests that it has not ended."""
         return sum(self._loads) + len(self._waiting) + len(self._incoming)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Request) -> None:
         """A request to read and decode."""
         self._waiting.append(job)
         if self._idle or (len(self._waiting) == 1 and self._rank_for(job) is not None):
             self._rouse()
 
-    def receive(self, job: Job) -> None:
+    def receive(self, job: Request) -> None:
         """A request that was read elsewhere: its cache is fetched as soon as there is room."""
         self._incoming.append(job)
         self._fetch_next()
 
-    def release(self, job: Job) -> None:
+    def release(self, job: Request) -> None:
         """The cache of a request that goes on elsewhere is free."""
         self._leave(job)
         if self._waiting:
@@ -150,7 +150,7 @@ class Scheduler:
                 yield self._wake
                 self._idle, self._wake = False, None
 
-    def _read_on(self, chunks: list[tuple[Job, int]]) -> Process:
+    def _read_on(self, chunks: list[tuple[Request, int]]) -> Process:
         """One step with chunks of prompts."""
         n = len(self._decoding) if self._policy.mixed else 0
         start = self.env.now
@@ -166,16 +166,16 @@ class Scheduler:
                 self._reading.remove(job)
                 self._first_token(job)
 
-    def _batch(self, n: int, chunks: list[tuple[Job, int]]) -> Batch:
+    def _batch(self, n: int, chunks: list[tuple[Request, int]]) -> Batch:
         """What a step does; ranks of attention data parallelism wait for the one that reads most."""
-        ranks = self._policy.ranks
-        tokens, many = [0] * ranks, [0] * ranks
+        tokens = [0] * self._policy.ranks
         for job, take in chunks:
             tokens[job.rank] += take
-            many[job.rank] += 1
-        before = sum(job.done for job, _ in chunks) / len(chunks)
+        read, many = sum(tokens), len(chunks)
+        before = sum(job.done for job, _ in chunks) / many
         cached = self._cached / len(self._decoding) if n else 0.0
-        return Batch(n, cached, ranks * max(tokens), ranks * max(many), before)
+        groups = read / max(tokens) if len(tokens) > 1 else 0.0
+        return Batch(n, cached, read, many, before, groups)
 
     def _decode_on(self) -> Process:
         """As many decode steps as are alike: until one ends, the cache is full, or a request comes that can begin."""
@@ -215,7 +215,7 @@ class Scheduler:
 
     # -- what a step takes ---------------------------------
 
-    def _chunks(self) -> list[tuple[Job, int]]:
+    def _chunks(self) -> list[tuple[Request, int]]:
         """The chunks of prompts of the next step, (request, tokens): those begun first, then those that wait."""
         policy = self._policy
         if not self._reading and not self._waiting:
@@ -226,9 +226,9 @@ class Scheduler:
         if policy.mixed:
             left = [tokens - n for tokens, n in zip(left, self._decoders, strict=True)]
         whole = list(left)
-        chunks: list[tuple[Job, int]] = []
+        chunks: list[tuple[Request, int]] = []
 
-        def take(job: Job) -> None:
+        def take(job: Request) -> None:
             tokens = job.prompt - job.done
             if left[job.rank] <= 0:
                 tokens = 0
@@ -254,11 +254,11 @@ class Scheduler:
             take(job)
         return chunks
 
-    def _static_batch(self) -> list[tuple[Job, int]]:
+    def _static_batch(self) -> list[tuple[Request, int]]:
         """The next batch where none is under way: prompts are padded to the longest, rows kept to the last token."""
         if self._decoding:
             return []
-        batch: list[Job] = []
+        batch: list[Request] = []
         prompt = answer = 0
         while self._waiting and len(batch) < self._policy.most_sequences:
             job = self._waiting[0]
@@ -280,7 +280,7 @@ class Scheduler:
     def _reserves(self) -> bool:
         return self._policy.reserve_answer or self._policy.static
 
-    def _needs(self, job: Job) -> float:
+    def _needs(self, job: Request) -> float:
         return self._room.of(job.prompt + (job.answer if self._reserves else 0))
 
     @property
@@ -289,7 +289,7 @@ class Scheduler:
         each = len(self._decoding) * self._room.token_bytes
         return max(1, int((self._room.nbytes - self._used) / each)) if each else 2**31
 
-    def _rank_for(self, job: Job) -> int | None:
+    def _rank_for(self, job: Request) -> int | None:
         """The rank with the fewest sequences, if it takes one more and the cache has room for it.
 
         Where answers are not reserved, room is left for a block more of every sequence: else it would be preempted
@@ -303,12 +303,12 @@ class Scheduler:
         needed = self._needs(job) + spare * self._room.token_bytes
         return rank if self._used + needed <= self._room.nbytes else None
 
-    def _admit(self, job: Job, rank: int) -> None:
+    def _admit(self, job: Request, rank: int) -> None:
         job.rank, job.held, job.done = rank, self._needs(job), 0
         self._loads[rank] += 1
         self._used += job.held
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: Request) -> None:
         self._loads[job.rank] -= 1
         self._used -= job.held
 
@@ -333,7 +333,7 @@ class Scheduler:
 
     # -- what a step makes ---------------------------------
 
-    def _first_token(self, job: Job) -> None:
+    def _first_token(self, job: Request) -> None:
         """The token that reading a prompt makes."""
         self.log.tokens += 1
         job.answer -= 1
@@ -345,7 +345,7 @@ class Scheduler:
         else:
             self._join(job)
 
-    def _join(self, job: Job) -> None:
+    def _join(self, job: Request) -> None:
         job.joined_at, job.ends_at = self._steps, self._steps + job.answer
         self._decoding[job] = None
         self._decoders[job.rank] += 1
@@ -368,7 +368,7 @@ class Scheduler:
                 self._settle(job)
                 self._end(job)
 
-    def _settle(self, job: Job) -> None:
+    def _settle(self, job: Request) -> None:
         """Counts what a sequence that stops decoding has cached."""
         made = self._steps - job.joined_at
         self._decoders[job.rank] -= 1
@@ -376,7 +376,7 @@ class Scheduler:
         if not self._reserves:
             job.held += made * self._room.token_bytes
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: Request) -> None:
         self._leave(job)
         self._hooks.end(job)
         self._fetch_next()
@@ -392,6 +392,6 @@ class Scheduler:
             fetched = self._hooks.fetch(self, job)
             fetched.callbacks.append(lambda _, job=job: self._fetched(job))
 
-    def _fetched(self, job: Job) -> None:
+    def _fetched(self, job: Request) -> None:
         self._ready.append(job)
         self._rouse()

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from commsim.generation.attention import decode_seconds, prompt_seconds, recurrent_seconds
 from commsim.generation.batch import Batch, StepSeconds
 from commsim.generation.collectives import Collectives, preset_collectives
-from commsim.generation.elementwise import elementwise_seconds, kernels_of, sampling_seconds
-from commsim.generation.experts import ExpertRows, expert_seconds, family, touched_experts
+from commsim.generation.elementwise import elementwise_bytes, sampling_bytes, small_kernels
+from commsim.generation.exchanges import dispatch_time, reduce_time
+from commsim.generation.experts import ExpertRows, busiest_rank, expert_seconds, family, touched_experts
 from commsim.generation.layers import Layers, logits_product, step_products
 from commsim.generation.parameters import generation_values
 from commsim.generation.products import product_time
 from commsim.generation.replica import Replica
-from commsim.generation.terms import Kernels, kernels
+from commsim.generation.terms import NOTHING, Kernels, KernelSeconds, kernels
 from commsim.training.compute import Values
-from commsim.training.dispatch import Dispatcher, ExpertExchange, RankLinks, combine_seconds, dispatch_seconds
 
-NIC_BYTES_PER_S = 50e9
-"""One direction of a GPU's NIC of 400 Gb/s, where an exchange of experts leaves a domain of NVLink."""
+GROUPED_KERNELS = 8.0
+"""Launches of a layer beside its small kernels where no graph is replayed: products and their casts, attention, the
+grouped products of experts and their permutations, all-reduces."""
 
 
 @dataclass(eq=False)
@@ -36,104 +37,96 @@ class StepModel:
     collectives: Collectives | None = None  # None: of the shipped machine of such GPUs
     values: Values = field(default_factory=generation_values)
     kernels: Kernels = field(default_factory=kernels)
+    _known: dict[tuple[Batch, float], dict[str, KernelSeconds]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         r = self.replica
-        if self.collectives is None:
-            self.collectives = preset_collectives(r.gpu, r.engine)
-        self._layers = Layers(r)
-        self._links = RankLinks.of(r.gpu, NIC_BYTES_PER_S)
+        self.communication = self.collectives or preset_collectives(r.gpu, r.engine)
+        self.layers = Layers(r)
+
+    def with_values(self, values: Values) -> StepModel:
+        """The same replica by other parameters; what kernels take is computed once for both."""
+        return replace(self, values=values)
 
     def seconds(self, batch: Batch) -> StepSeconds:
-        """What the step takes, by cause. Groups of attention dp have equal shares of the batch."""
-        r, v, layers = self.replica, self.values, self._layers
-        share = 1.0 / r.attention_dp
-        decoding = _at_least_one(batch.sequences * share)
-        prompts = batch.prompt_tokens * share
-        tokens = decoding + prompts
-        rows = decoding + batch.prompt_sequences * share
-        k, framework = self.kernels, r.engine.framework
-        products = sum(
-            p.count * product_time(p, r.gpu, k, framework) for p in step_products(r, layers, decoding, prompts)
+        """What the step takes, by cause. Groups of attention dp have equal shares of what decodes; of prompts the
+        busiest has its share of those that read, for which the others wait."""
+        v, layers = self.values, self.layers
+        graph = self.replica.engine.cuda_graph and not batch.prompt_tokens
+        launch = v["graph.launch"] if graph else 1.0
+        times = {name: s.work + launch * s.launch for name, s in self._kernels(batch).items()}
+        bandwidth = v["elementwise.memory"] * self.replica.gpu.memory_bytes_per_s
+        times["elementwise"] = times["elementwise"] / bandwidth + v["elementwise.kernel"] * small_kernels(
+            self.replica, layers
         )
-        products += product_time(logits_product(r, rows), r.gpu, k, framework)
-        attention = decode_seconds(r, layers, decoding, batch.cached, k)
-        attention += prompt_seconds(r, layers, batch, share, k)
-        attention += recurrent_seconds(r, layers, decoding, prompts, v)
-        parts = {
-            "products": products,
-            "attention": attention,
-            "experts": self._experts(float(batch.tokens)),
-            "collectives": self._collectives(tokens, rows),
-            "dispatch": self._dispatch(tokens),
-            "elementwise": elementwise_seconds(r, layers, tokens, v),
-            "sampling": sampling_seconds(r, rows, v),
-        }
-        times = {name: s * (r.pp if name != "sampling" else 1) for name, s in parts.items()}
+        times["sampling"] /= bandwidth
         return StepSeconds(**times, host=self._host(batch, sum(times.values())))
 
-    def _experts(self, tokens: float) -> float:
-        """Of all layers of experts; `tokens`: of the whole replica."""
-        r, moe = self.replica, self.replica.model.moe
+    def _kernels(self, batch: Batch) -> dict[str, KernelSeconds]:
+        """Seconds of the kernels by cause, and bytes of the small ones; cached, since parameters of the host change
+        nothing about them."""
+        key = (batch, self.values["routing.spread"])
+        if key not in self._known:
+            if len(self._known) > MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self._computed(batch)
+        return self._known[key]
+
+    def _computed(self, batch: Batch) -> dict[str, KernelSeconds]:
+        r, v, layers, k = self.replica, self.values, self.layers, self.kernels
+        framework, share = r.engine.framework, 1.0 / r.attention_dp
+        decoding = _at_least_one(batch.sequences * share)
+        reading = 1.0 / batch.prompt_groups if batch.prompt_groups else share
+        prompts = batch.prompt_tokens * reading
+        tokens = decoding + prompts
+        rows = decoding + batch.prompt_sequences * reading
+        products = product_time(logits_product(r, rows), r.gpu, k, framework)
+        for p in step_products(r, layers, decoding, prompts):
+            products += product_time(p, r.gpu, k, framework) * (p.count * r.pp)
+        attention = decode_seconds(r, layers, decoding, batch.cached, k)
+        attention += prompt_seconds(r, layers, batch, reading, k)
+        attention += KernelSeconds(recurrent_seconds(r, layers, decoding, prompts, v), 0.0)
+        return {
+            "products": products,
+            "attention": attention * r.pp,
+            "experts": self._experts(float(batch.tokens)) * r.pp,
+            "collectives": KernelSeconds(reduce_time(r, layers, self.communication, tokens, rows), 0.0),
+            "dispatch": KernelSeconds(dispatch_time(r, layers, self.communication, tokens), 0.0),
+            "elementwise": KernelSeconds(elementwise_bytes(r, layers, tokens) * r.pp, 0.0),
+            "sampling": KernelSeconds(sampling_bytes(r, rows), 0.0),
+        }
+
+    def _experts(self, tokens: float) -> KernelSeconds:
+        """Of all layers of experts of a stage; `tokens`: of the whole replica."""
+        r, moe, spread = self.replica, self.replica.model.moe, self.values["routing.spread"]
         if moe is None:
-            return 0.0
+            return NOTHING
         local = moe.experts / r.moe_ep
         rows = ExpertRows(
-            tokens=tokens if r.attention_dp == 1 else tokens / r.attention_dp,
-            rows=tokens * moe.top_k / r.moe_ep,
-            touched=touched_experts(local, moe.experts, moe.top_k, tokens),
+            tokens=tokens / r.attention_dp,
+            rows=tokens * moe.top_k / r.moe_ep * busiest_rank(local, r.moe_ep, spread),
+            touched=touched_experts(local, moe.experts, moe.top_k, tokens, spread),
             hidden=r.model.hidden,
             inner=moe.expert_ffn / r.moe_tp,
             matrices=r.model.up_matrices,
         )
         kind = r.formats.experts
         of = family(r.engine.framework, r.gpu.generation, kind, attention_dp=r.attention_dp > 1)
-        return self._layers.experts * expert_seconds(rows, kind, r.gpu, self.kernels, of)
-
-    def _collectives(self, tokens: float, rows: float) -> float:
-        """All-reduces after attention and after the MLP, of the embedding, and gathering the logits."""
-        r, c, layers = self.replica, self.collectives, self._layers
-        assert c is not None
-        h, width = r.model.hidden, 2.0
-        reduce_s = c.all_reduce(r.tp, tokens * h * width)
-        seconds = (layers.attending + layers.recurrent) * reduce_s
-        together = r.attention_dp == 1 and r.model.moe is not None  # tokens are on all ranks, sums are shared by all
-        seconds += layers.dense * reduce_s
-        if together:
-            seconds += layers.experts * c.all_reduce(r.tp, tokens * h * width)
-        seconds += c.all_reduce(r.tp, tokens * h * width) / r.pp
-        return seconds + c.all_gather(r.tp, rows * r.model.vocab * width)
-
-    def _dispatch(self, tokens: float) -> float:
-        """Sending tokens to experts and back where groups of attention dp have their own: gathered and scattered
-        where experts are cut by moe_tp too, else by the dispatcher."""
-        r, c, layers, moe = self.replica, self.collectives, self._layers, self.replica.model.moe
-        assert c is not None
-        if r.attention_dp == 1 or moe is None:
-            return 0.0
-        ranks, all_bytes = r.attention_dp * r.tp, tokens * r.attention_dp * r.model.hidden
-        gathered = c.all_gather(ranks, all_bytes * r.formats.experts.input_bytes) + c.reduce_scatter(
-            ranks, all_bytes * 2.0
-        )
-        if r.moe_tp > 1 or r.engine.framework == "hf":
-            return layers.experts * gathered
-        exchange = ExpertExchange(
-            tokens=tokens / r.tp, hidden=r.model.hidden, top_k=moe.top_k, experts=moe.experts, ranks=ranks,
-            inside=r.inside, node_limit=0,
-        )  # fmt: skip
-        kind = "nvlink" if r.gpu.generation == "blackwell" and r.inside == ranks else "deepep_low_latency"
-        d = Dispatcher(kind, dispatch_bytes=r.formats.experts.input_bytes)
-        both = dispatch_seconds(d, exchange, self._links) + combine_seconds(d, exchange, self._links)
-        return layers.experts * min(float(both), gathered)
+        return expert_seconds(rows, kind, r.gpu, self.kernels, of) * self.layers.experts
 
     def _host(self, batch: Batch, gpu_s: float) -> float:
-        """What the GPU waits for: the scheduler, and launches where no graph is replayed."""
+        """What the GPU waits for: the scheduler, new requests, and launches where no graph is replayed."""
         r, v, name = self.replica, self.values, self.replica.engine.framework
-        seconds = v[f"host.step.{name}"] + v[f"host.sequence.{name}"] * (batch.sequences + batch.prompt_sequences)
+        seconds = v[f"host.step.{name}"] + v[f"host.sequence.{name}"] * batch.sequences
+        seconds += v[f"host.request.{name}"] * batch.prompt_sequences
         if batch.prompt_tokens or not r.engine.cuda_graph:
-            launched = (kernels_of(r, self._layers) + 10.0 * self._layers.total) * r.pp
+            launched = (small_kernels(r, self.layers) + GROUPED_KERNELS * self.layers.total) * r.pp
             seconds += max(launched * v[f"host.kernel.{name}"] - gpu_s, 0.0)
         return seconds
+
+
+MOST_KNOWN = 4096
+"""Batches that are remembered."""
 
 
 def _at_least_one(sequences: float) -> float:

@@ -31,7 +31,7 @@ class StepTable:
 
     def __init__(self, model: StepSeconds) -> None:
         self._model = model
-        self._known: dict[tuple[int, int, int, int, int], Float64] = {}
+        self._known: dict[tuple[int, int, int, int, int, float], Float64] = {}
         self.parts: tuple[str, ...] = ()
 
     @property
@@ -52,18 +52,19 @@ class StepTable:
         p, many = rounded(batch.prompt_tokens), rounded(batch.prompt_sequences)
         low, _, _ = between(batch.cached)
         start, stop, share = between(batch.prompt_cached)
-        at = self._at(n, low, p, many, start)
+        groups = round(4 * batch.prompt_groups) / 4
+        at = self._at(n, low, p, many, start, groups)
         if share:
-            at = at + share * (self._at(n, low, p, many, stop) - at)
+            at = at + share * (self._at(n, low, p, many, stop, groups) - at)
         if n and batch.cached > low:
             at = at + self.decode(n, batch.cached) - self._at(n, low, 0, 0, 0)
         return at
 
-    def _at(self, n: int, cached: int, p: int, many: int, prompt_cached: int) -> Float64:
-        key = n, cached, p, many, prompt_cached
+    def _at(self, n: int, cached: int, p: int, many: int, prompt_cached: int, groups: float = 0.0) -> Float64:
+        key = n, cached, p, many, prompt_cached, groups
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._ask(Batch(n, float(cached), p, many, float(prompt_cached)))
+            known = self._known[key] = self._ask(Batch(n, float(cached), p, many, float(prompt_cached), groups))
         return known
 
     def _ask(self, batch: Batch) -> Float64:

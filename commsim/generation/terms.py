@@ -23,6 +23,23 @@ POWER = 0.1
 (`validation/measured_operators.py`)."""
 
 
+@dataclass(frozen=True)
+class KernelSeconds:
+    """Seconds of kernels: what they do, and what they begin with, of which a graph hides a part."""
+
+    work: float
+    launch: float
+
+    def __add__(self, other: KernelSeconds) -> KernelSeconds:
+        return KernelSeconds(self.work + other.work, self.launch + other.launch)
+
+    def __mul__(self, count: float) -> KernelSeconds:
+        return KernelSeconds(self.work * count, self.launch * count)
+
+
+NOTHING = KernelSeconds(0.0, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """Terms by kind of kernel, such as ``experts.triton.fp8_block``; a kind that was not measured has those of the

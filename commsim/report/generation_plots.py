@@ -197,5 +197,6 @@ def plot_token(item: GenerationFigures, provenance: str = "") -> Figure:
         axes.set_yticks([])
         axes.set_xlim(0, 100)
         axes.grid(visible=False)
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.35), ncols=5)
+        if shown:
+            axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.35), ncols=5)
     return figure

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.generation.cache_send import CacheWays, Placed
+from commsim.generation.cache_send import CacheWays, PoolPlace
 from commsim.generation.collectives import NCCL_VERSION, Collectives, NcclSeconds
 from commsim.generation.memory import ReplicaMemory, replica_memory
-from commsim.generation.queue import Pool, simulate_pool, simulate_split
+from commsim.generation.queue import EnginePool, simulate_pool, simulate_split
 from commsim.generation.replica import Replica
 from commsim.generation.requests import Requests
 from commsim.generation.room import room_of
@@ -40,9 +40,9 @@ MOST_LOADS, FEW_REQUESTS = 10, 2000
 class Serving:
     """Engines on a machine: the pool that decodes, the one that reads prompts if there is one, and the ways between."""
 
-    decode: Pool
+    decode: EnginePool
     replica: Replica
-    prefill: Pool | None = None
+    prefill: EnginePool | None = None
     reader: Replica | None = None
     ways: CacheWays | None = None
 
@@ -88,7 +88,7 @@ def run_generation(
 def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls: GroupCalls, longest: int) -> Serving:
     """The engines of an item, for requests of so many tokens at most."""
 
-    def pool(mesh: ReplicaMesh, replicas: int, budget: int | None = None) -> tuple[Pool, Replica]:
+    def pool(mesh: ReplicaMesh, replicas: int, budget: int | None = None) -> tuple[EnginePool, Replica]:
         replica = replica_of(spec, mesh, topology, setting.base_dir)
         _check_weights(replica, replica_memory(replica))
         collectives = Collectives(replica.gpu, replica.engine, nccl_of(calls, topology))
@@ -96,16 +96,16 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
         policy = policy_for(spec, replica)
         if budget is not None:
             policy = replace(policy, token_budget=budget)
-        return Pool(table, room_of(replica, longest), policy, replicas), replica
+        return EnginePool(table, room_of(replica, longest), policy, replicas), replica
 
     decode, replica = pool(spec.mesh, replicas_on(spec, topology))
     if spec.prefill is None:
         return Serving(decode, replica)
     prefill, reader = pool(spec.prefill.mesh, spec.prefill.replicas, spec.prefill.token_budget)
     taken = prefill.replicas * reader.gpus
-    readers = Placed(reader, tuple(range(0, taken, reader.gpus)))
-    decoders = Placed(replica, tuple(range(taken, topology.world_size, replica.gpus)))
-    return Serving(decode, replica, prefill, reader, CacheWays(readers, decoders, calls))
+    readers = PoolPlace(reader, tuple(range(0, taken, reader.gpus)))
+    decoders = PoolPlace(replica, tuple(range(taken, topology.world_size, replica.gpus)))
+    return Serving(decode, replica, prefill, reader, CacheWays(readers, decoders, topology))
 
 
 def group_calls(setting: Setting, topology: Topology) -> NcclGroups:

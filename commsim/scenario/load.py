@@ -25,7 +25,7 @@ from commsim.document import (
     try_validate,
 )
 from commsim.document.types import KeyFaults, show, suggest
-from commsim.errors import Fault, ScenarioError
+from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.files import data_root
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
@@ -52,9 +52,24 @@ def find_scenario(name: str) -> Path:
         raise ScenarioError(
             f"found the preset {name!r}, expected a scenario, which names it as topology: {{preset: {name}}}"
         )
+    if _is_model(name):
+        raise ScenarioError(
+            f"found the model {name!r}, expected a scenario, or a machine beside it, such as "
+            f"commsim run {name} --on hgx-h100-ndr400 --tp 8"
+        )
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")
+
+
+def _is_model(name: str) -> bool:
+    """Whether it is the name of a model."""
+    from commsim.training.model import model
+
+    try:
+        return bool(model(name))
+    except CommsimError:
+        return False
 
 
 def _overview(shipped: list[str]) -> str:

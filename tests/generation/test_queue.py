@@ -11,7 +11,7 @@ from naive_generation import naive_run
 from commsim.errors import InfeasibleError
 from commsim.generation.batch import Batch
 from commsim.generation.policy import Policy, policy_of
-from commsim.generation.queue import Pool, simulate, simulate_split
+from commsim.generation.queue import EnginePool, simulate, simulate_split
 from commsim.generation.replica import SERVING, Engine, Replica
 from commsim.generation.requests import Lengths, Requests, drawn
 from commsim.generation.run_result import RunResult
@@ -161,7 +161,7 @@ def test_ranks_of_attention_wait_for_the_one_that_reads_most() -> None:
         return 1.0
 
     simulate(model, ROOM, drawn(64, 2, 5).at_once(), Policy(ranks=4))
-    assert (asked[0].prompt_tokens, asked[0].prompt_sequences) == (4 * 2 * 64, 8)
+    assert (asked[0].prompt_tokens, asked[0].prompt_sequences, asked[0].prompt_groups) == (5 * 64, 5, 2.5)
 
 
 def test_long_tails_leave_few_sequences_at_the_end() -> None:
@@ -180,7 +180,7 @@ def _split(requests: Requests, seconds: float, readers: int = 1, decoders: int =
         del reader, decoder, tokens
         yield env.timeout(seconds)
 
-    pools = (Pool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
+    pools = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
     return simulate_split(*pools, send, requests)
 
 
@@ -212,7 +212,15 @@ def test_a_decode_pool_without_room_lets_the_prefill_pool_wait() -> None:
         yield env.timeout(0.0)
 
     requests = drawn(100, 50, 30).at_once()
-    small = simulate_split(Pool(linear, CacheRoom(1000)), Pool(linear, CacheRoom(300)), send, requests)
-    large = simulate_split(Pool(linear, CacheRoom(1000)), Pool(linear, CacheRoom(30_000)), send, requests)
+    small = simulate_split(EnginePool(linear, CacheRoom(1000)), EnginePool(linear, CacheRoom(300)), send, requests)
+    large = simulate_split(EnginePool(linear, CacheRoom(1000)), EnginePool(linear, CacheRoom(30_000)), send, requests)
     assert small.ttft_s > 5 * large.ttft_s
     assert sum(pool.tokens for pool in small.steps) == requests.answer.sum()
+
+
+def test_a_server_needs_its_time_before_a_request_is_in_the_queue() -> None:
+    requests = drawn(100, 11, 6).closed(2)
+    at_once, later = (simulate(linear, ROOM, requests, Policy(before_s=s)) for s in (0.0, 0.25))
+    assert later.ttft == pytest.approx(at_once.ttft + 0.25)
+    assert later.tpot == pytest.approx(at_once.tpot)
+    assert later.duration_s == pytest.approx(at_once.duration_s + 3 * 0.25)
