@@ -21,6 +21,7 @@ STAGE_COLOURS = {
     "update": "#0072B2",
     "sync": "#D55E00",
     "transfer": "#E69F00",
+    "control": "#BBBBBB",
 }
 
 MEANING = {
@@ -29,6 +30,7 @@ MEANING = {
     "update": "optimizer steps",
     "sync": "weights on their way to the engines",
     "transfer": "states to the host and back, where both share GPUs",
+    "control": "the controller hands batches from phase to phase",
 }
 
 _NARROW = 0.055

@@ -17,6 +17,12 @@ from commsim.generation.run_result import RunResult
 from commsim.generation.step_table import StepSeconds
 from commsim.units import GIB
 
+LOG_PROB_S = 20e-6
+"""Seconds that the host takes per sequence and step for the log-probability of a token, which it cuts out, packs and
+sends to another process: assumed. vLLM's server took 79 us more per token with them (vllm-project/vllm#9880: 107,372
+tokens in 13.83 s without, 113 thousand in 23.54 s with), most of it beside the engine; 0.67 to 0.73 of the tokens per
+second are left with 64 to 512 sequences of a small model (#57442), which is 10 to 30 us."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rollout:

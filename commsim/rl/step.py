@@ -20,7 +20,7 @@ class Phase:
     """Part of a step: seconds on some of the GPUs, named by `place`; `stage` orders phases."""
 
     name: str
-    stage: str  # rollout | scoring | update | sync | transfer
+    stage: str  # rollout | scoring | update | sync | transfer | control
     seconds: float
     place: str = TRAINER
 

@@ -14,12 +14,10 @@ from commsim.generation.formats import formats
 from commsim.generation.policy import Policy, policy_of
 from commsim.generation.replica import Engine, Replica
 from commsim.generation.step import StepModel
-from commsim.rl.rollout import Rollout, roll_out
+from commsim.rl.rollout import LOG_PROB_S, Rollout, roll_out
 from commsim.scenario.generation_run import group_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from commsim.generation.requests import Requests
     from commsim.scenario.rl_parts import EnginesSpec
     from commsim.scenario.setting import Setting
@@ -60,14 +58,13 @@ def rollout_of(
 ) -> Rollout:
     """The rollout; `gather_s`: of gathering the trainer's shards, which every step waits for where they are not kept."""
     step = StepModel(replica, collectives)
-    seconds: Callable[[Batch], StepTime] = step.seconds
-    if spec.gather == "every_token" and gather_s > 0:
+    waits = gather_s if spec.gather == "every_token" else 0.0
+    host = LOG_PROB_S if spec.log_probs else 0.0
 
-        def gathered(batch: Batch) -> StepTime:
-            time = step.seconds(batch)
-            return replace(time, collectives=time.collectives + gather_s)
+    def seconds(batch: Batch) -> StepTime:
+        time = step.seconds(batch)
+        return replace(time, collectives=time.collectives + waits, host=time.host + host * batch.sequences)
 
-        seconds = gathered
     return roll_out(
         replica, seconds, requests, engines, memory_share=spec.memory_share, policy=scheduler_of(spec, replica, requests, engines)
     )

@@ -66,6 +66,9 @@ class EnginesSpec(Strict):
     )
     memory_share: float = Field(default=0.9, gt=0, le=1.0, description="of a GPU's memory that an engine takes")
     most_sequences: Count | None = Field(default=None, description="of an engine at once; left out: the framework's")
+    log_probs: bool = Field(
+        default=False, description="engines give the log-probability of every token as well, which costs the host time"
+    )
     deal: Literal["turns", "blocks"] = Field(
         default="turns",
         description=(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commsim.training.memory import StepMemory
     from commsim.training.spec import Step
 
-STAGES = ("rollout", "scoring", "update", "sync", "transfer")
+STAGES = ("rollout", "scoring", "update", "sync", "transfer", "control")
 """In the order of tables."""
 
 POINTS = 65

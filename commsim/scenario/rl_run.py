@@ -55,6 +55,7 @@ def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, 
         *_scoring(spec, trainer, own),
         *_updates(spec, trainer, own, actor),
         *_weights(spec, actor, engines, trainer, topology, replica),
+        *_control(spec),
     ]
     step = RlStep(tuple(phase for phase in phases if phase.seconds > 0), bool(spec.behind))
     memory = _memory(spec, actor, topology)
@@ -130,6 +131,18 @@ def _weights(
     if same and spec.offload:
         rate = host_bandwidth(topology)
         yield Phase("offload", "transfer", moved_of(spec, actor, replica).seconds(rate))
+
+
+CONTROL_S = 1.0
+"""Seconds of the controller between two phases: it gathers what ranks made, sorts it and hands it out (Ray), memory is
+cleared. In a step of 66.55 s on which nothing was offloaded, sampling the buffer, data and preparing two phases took 4.0
+s (NVIDIA-NeMo/RL#1052)."""
+
+
+def _control(spec: RlSpec) -> Iterator[Phase]:
+    """Of rollout, scoring, update and weights; a library that does all in one process has none."""
+    if not spec.engines.of_a_library:
+        yield Phase("controller", "control", 4.0 * CONTROL_S)
 
 
 def moved_of(spec: RlSpec, actor: StepProgram, replica: Replica) -> Moved:

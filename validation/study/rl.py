@@ -86,6 +86,7 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
         "precision": "fp8_block" if cells["gen_precision"] == "fp8" else cells["gen_precision"],
         "memory_share": float(cells["gen_memory"]),
         "deal": cells["deal"],
+        "log_probs": cells["source"].startswith("NeMo-RL"),  # `SamplingParams(logprobs=0)` in its vllm_worker.py
     }
     if cells["engine"] != "deepspeed":
         engines["release"] = cells["engine_release"]
@@ -93,6 +94,8 @@ def scenario_of(cells: Cells) -> dict[str, Any]:
         engines["gpus"] = int(cells["gen_gpus"])
     if cells["engine"] == "hf":
         engines["most_sequences"] = whole["micro_batch"]
+    elif cells["most_sequences"]:
+        engines["most_sequences"] = int(cells["most_sequences"])
     roles = {name: int(cells[f"{name}_gpus"]) for name in ("reference", "reward", "critic") if cells[f"{name}_gpus"]}
     rl = {
         "algorithm": cells["algorithm"],

@@ -98,7 +98,7 @@ def _page(steps: Sequence[Score], chat: Sequence[Score]) -> Iterator[str]:
         "cost for every token."
     )
     yield ""
-    yield "| row | actor | GPUs | sequences of a GPU | printed (h) | predicted (h) | ratio | rollout | scoring | updates | weights |"
+    yield "| row | actor | GPUs | sequences of a GPU | printed (h) | predicted (h) | ratio | rollout | scoring | updates | weights, controller |"
     yield "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     for score in chat:
         cells = score.cells
@@ -112,7 +112,7 @@ def _page(steps: Sequence[Score], chat: Sequence[Score]) -> Iterator[str]:
     yield ""
     yield "## Steps"
     yield ""
-    yield "| row | source | | model | GPUs | | printed (s) | predicted (s) | ratio | rollout | scoring | updates | weights |"
+    yield "| row | source | | model | GPUs | | printed (s) | predicted (s) | ratio | rollout | scoring | updates | weights, controller |"
     yield "|---|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
     for score in steps:
         cells = score.cells
@@ -150,6 +150,6 @@ def _shares(score: Score) -> str:
         "rollout": ("rollout",),
         "scoring": ("old log probs", "reference", "reward model", "values"),
         "updates": ("actor update", "critic update"),
-        "weights": ("weights to engines", "offload"),
+        "weights": ("weights to engines", "offload", "controller"),
     }
     return " | ".join(f"{100 * sum(score.phases.get(n, 0.0) for n in names) / total:.0f} %" for names in kinds.values())
