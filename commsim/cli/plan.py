@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl to split GPUs for; or the name of a shipped one.")],
+    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl; or a shipped one's name.")],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,

@@ -1,7 +1,7 @@
 """The best split of a machine's GPUs between the engines and the trainer of an ``rl:`` item.
 
-Every split is run as `commsim run` runs it: engines of several sizes on the trainer's GPUs by turns, or on whole nodes of
-their own (on whole engines, on one node), in step with the trainer or one step ahead.
+Every split is run as `commsim run` runs it: engines of several sizes on the trainer's GPUs by turns, or on whole nodes
+of their own (of one node: on whole engines), in step with the trainer or one step ahead.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ def who(item: RlItem) -> str:
     engines = f"{item.engines} engine{'s' if item.engines != 1 else ''} ({item.engine})"
     if item.engine_gpus:
         apart = "one step ahead of" if item.step.behind else "beside"
-        return f"{item.algorithm} of {item.model}: {engines} on {item.engine_gpus} GPUs {apart} a trainer ({item.trainer})"
+        return (
+            f"{item.algorithm} of {item.model}: {engines} on {item.engine_gpus} GPUs {apart} a trainer ({item.trainer})"
+        )
     return f"{item.algorithm} of {item.model}: {engines} by turns with a trainer ({item.trainer})"
 
 
@@ -42,7 +44,13 @@ def rl_table(item: RlItem, heading: Iterable[str] = ()) -> str:
     lines += ["#", "# phases, each by itself; what the step is longer for it"]
     shown = item.step.shown()
     rows = [
-        [f"  {p.name}", format_time(p.seconds), f"{shown.get(p.name, 0.0) / item.step_s:.1%}", p.place, MEANING[p.stage]]
+        [
+            f"  {p.name}",
+            format_time(p.seconds),
+            f"{shown.get(p.name, 0.0) / item.step_s:.1%}",
+            p.place,
+            MEANING[p.stage],
+        ]
         for p in item.step.phases
     ]
     lines += aligned(rows, (0, 3, 4))
@@ -94,7 +102,9 @@ class RlView(View[RlItem]):
     question: ClassVar[str] = "What does a step of reinforcement learning cost?"
     kinds: ClassVar[dict[str, PictureKind]] = {
         "rl-step": PictureKind.of_each("who works when over a step", lambda saved: saved.of_kind("rl"), plot_rl_step),
-        "rollout": PictureKind.of_each("how the answers of a rollout end", lambda saved: saved.of_kind("rl"), plot_rollout),
+        "rollout": PictureKind.of_each(
+            "how the answers of a rollout end", lambda saved: saved.of_kind("rl"), plot_rollout
+        ),
     }
 
     def table(self, shown: Shown, answer: RlItem) -> str:

@@ -54,7 +54,10 @@ def split_sentences(splits: Splits) -> Iterator[str]:
     """What is best, against the best on-policy one, and what binds it."""
     best = splits.best
     yield f"Best: {best.words}, {format_time(best.item.step_s)} a step."
-    rollout, learning = best.item.step.seconds("rollout"), best.item.step.seconds("scoring") + best.item.step.seconds("update")
+    rollout, learning = (
+        best.item.step.seconds("rollout"),
+        best.item.step.seconds("scoring") + best.item.step.seconds("update"),
+    )
     if best.spec.behind:
         waits, share = ("engines", learning - rollout) if learning > rollout else ("trainer", rollout - learning)
         yield f"The {waits} wait{'s' if waits == 'trainer' else ''} {format_time(share)} of it for the other side."
@@ -63,6 +66,7 @@ def split_sentences(splits: Splits) -> Iterator[str]:
             more = on_policy.item.step_s / best.item.step_s
             yield f"On-policy the best is {on_policy.words}: {more:.2f} times as long."
     else:
-        yield f"The rollout takes {rollout / best.item.step_s:.0%} of the step, the tail of it {format_time(best.item.tail_s)}."
+        tail = format_time(best.item.tail_s)
+        yield f"The rollout takes {rollout / best.item.step_s:.0%} of the step, the tail of it {tail}."
     if splits.refused:
         yield f"{len(splits.refused)} splits do not work, such as {splits.refused[0][0]}: {splits.refused[0][1]}."

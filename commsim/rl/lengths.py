@@ -11,14 +11,15 @@ import math
 import numpy as np
 
 from commsim.errors import ScenarioError
-from commsim.generation.requests import Int64, Lengths, Requests
+from commsim.generation.requests import MOST_TOKENS, Int64, Lengths, Requests
 
 USUAL_CV = 0.7
 """Standard deviation over the mean of answers to questions of mathematics that nothing cuts: assumed, between those of
 GSM8K (0.35, from the least, mean and most of 5,120 answers, verl-project/verl#2060) and of chats (about 1)."""
 
 ALIKE = 0.5
-"""Share of the variance of logarithms that answers to one prompt have in common, hard questions taking long: assumed."""
+"""Share of the variance of logarithms that answers to one prompt have in common, since hard questions take long:
+assumed."""
 
 
 def capped_mean(mean: float, cv: float, most: float) -> float:
@@ -58,7 +59,14 @@ def lengths_of(mean: float, most: int, cv: float = USUAL_CV) -> Lengths:
 
 
 def asked(
-    prompt_len: int, answer: Lengths, prompts: int, samples: int, *, blocks: int = 0, alike: float = ALIKE, seed: int = 0
+    prompt_len: int,
+    answer: Lengths,
+    prompts: int,
+    samples: int,
+    *,
+    blocks: int = 0,
+    alike: float = ALIKE,
+    seed: int = 0,
 ) -> Requests:
     """The requests of a rollout, so many samples of every prompt, in the order in which a queue deals them to engines.
 
@@ -86,4 +94,5 @@ def _grouped(answer: Lengths, prompts: int, samples: int, alike: float, seed: in
     spread = math.sqrt(math.log1p(answer.cv**2))
     deviations = math.sqrt(alike) * common + math.sqrt(1.0 - alike) * own
     drawn = np.rint(answer.tokens * np.exp(spread * deviations - spread * spread / 2.0)).reshape(-1)
-    return np.clip(drawn, 1, answer.most or 2**24).astype(np.int64)
+    cut: Int64 = np.clip(drawn, 1, answer.most or MOST_TOKENS).astype(np.int64)
+    return cut

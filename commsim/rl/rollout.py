@@ -10,10 +10,10 @@ from commsim.errors import InfeasibleError
 from commsim.generation.memory import ReplicaMemory, replica_memory
 from commsim.generation.policy import Policy
 from commsim.generation.queue import simulate
-from commsim.generation.scheduler import CacheRoom
 from commsim.generation.replica import Replica
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult
+from commsim.generation.scheduler import CacheRoom
 from commsim.generation.step_table import StepSeconds
 from commsim.units import GIB
 
@@ -68,6 +68,7 @@ def roll_out(
 
 def _too_large(replica: Replica, memory: ReplicaMemory) -> str:
     return (
-        f"found {memory.weights_bytes / GIB:.1f} GiB of weights of {replica.model.name} on each GPU of an engine, which leave "
-        f"no room for a cache in the {memory.room_bytes / GIB:.1f} GiB that it takes of it; expected more GPUs for an engine"
+        f"found {memory.weights_bytes / GIB:.1f} GiB of weights of {replica.model.name} on each GPU of an engine, "
+        f"which leave no room for a cache in the {memory.room_bytes / GIB:.1f} GiB that it takes of it; expected more "
+        "GPUs for an engine"
     )

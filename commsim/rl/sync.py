@@ -3,7 +3,8 @@
 The trainer makes whole tensors of its shards, tensor by tensor: broadcast from the stage that has them, gathered over
 tp, and of experts over ep (Megatron-Bridge's and mbridge's export); under ZeRO-3 gathered over all that share a copy.
 Engines on the same GPUs read them there. Engines elsewhere get them by a broadcast among all ranks of both (NeMo-RL,
-`broadcast_weights_for_collective`; verl does the same), or each GPU its part from one of the trainer's (point to point).
+`broadcast_weights_for_collective`; verl does the same), or each GPU its part from one of the trainer's (point to
+point).
 """
 
 from __future__ import annotations
@@ -118,9 +119,7 @@ def _point_to_point(nbytes: float, mesh: Mesh, engines: Engines, comm: CommTime)
     many ranks of the trainer as there are, each of which sends alike."""
     part = nbytes / engines.each
     senders = mesh.world_size
-    rounds: Sequence[Sequence[int]] = [
-        engines.ranks[at : at + senders] for at in range(0, len(engines.ranks), senders)
-    ]
+    rounds: Sequence[Sequence[int]] = [engines.ranks[at : at + senders] for at in range(0, len(engines.ranks), senders)]
     seconds = 0.0
     for receivers in rounds:
         stride = max(1, senders // len(receivers))

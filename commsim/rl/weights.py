@@ -50,6 +50,4 @@ def weights_of(model: Model) -> Weights:
     if model.moe is not None:
         count += moe * (1 + (matrices if model.moe.shared_experts else 0))  # the router
         routed, each = float(moe * model.routed_parameters), moe * model.moe.experts * matrices
-    return Weights(
-        Tensors(count, (model.parameters() - routed) / count), Tensors(each, routed / each if each else 0.0)
-    )
+    return Weights(Tensors(count, (model.parameters() - routed) / count), Tensors(each, routed / each if each else 0.0))

@@ -45,7 +45,8 @@ class RlSpec(Strict):
     reward_model: str | None = Field(default=None, description="the reward model's (`ppo`); left out: the critic's")
     roles: RolesSpec = Field(default_factory=RolesSpec, description="GPUs of their own for other models")
     behind: Literal[0, 1] = Field(
-        default=0, description="steps by which the trainer is behind the engines: 0 is on-policy; 1 needs `engines.gpus`"
+        default=0,
+        description="steps by which the trainer is behind the engines: 0 is on-policy; 1 needs `engines.gpus`",
     )
     sync: Literal["broadcast", "point_to_point"] = Field(
         default="broadcast", description="how weights reach engines on GPUs of their own"
@@ -63,9 +64,16 @@ class RlSpec(Strict):
         alone = f"found gpus left out and behind {self.behind}, expected GPUs of their own for the engines"
         samples = self.prompts * self.samples
         refuse(
-            *((not ppo and name is not None, (key,), f"found {name}, expected none with grpo") for key, name in learned),
+            *(
+                (not ppo and name is not None, (key,), f"found {name}, expected none with grpo")
+                for key, name in learned
+            ),
             *(refusal for key, name in learned for refusal in refusals(model, name, (key,))),
-            (not ppo and (self.roles.critic or self.roles.reward), ("roles",), "found a critic or reward model with grpo"),
+            (
+                not ppo and (self.roles.critic or self.roles.reward),
+                ("roles",),
+                "found a critic or reward model with grpo",
+            ),
             (self.behind and self.engines.gpus is None, ("engines", "gpus"), alone),
             (bool(t.packed), ("training", "packed"), "found lengths, expected none: they follow from `answer`"),
             (t.task is not None, ("training", "task"), "found a task, expected none: `steps` says how many"),

@@ -56,7 +56,7 @@ def collectives_of(setting: Setting, topology: Topology, replica: Replica, ranks
 def rollout_of(
     spec: EnginesSpec, replica: Replica, collectives: Collectives, requests: Requests, engines: int, gather_s: float
 ) -> Rollout:
-    """The rollout; `gather_s`: of gathering the trainer's shards, which every step waits for where they are not kept."""
+    """The rollout; `gather_s`: of gathering the trainer's shards, for which each step waits where they are not kept."""
     step = StepModel(replica, collectives)
     waits = gather_s if spec.gather == "every_token" else 0.0
     host = LOG_PROB_S if spec.log_probs else 0.0
@@ -66,7 +66,12 @@ def rollout_of(
         return replace(time, collectives=time.collectives + waits, host=time.host + host * batch.sequences)
 
     return roll_out(
-        replica, seconds, requests, engines, memory_share=spec.memory_share, policy=scheduler_of(spec, replica, requests, engines)
+        replica,
+        seconds,
+        requests,
+        engines,
+        memory_share=spec.memory_share,
+        policy=scheduler_of(spec, replica, requests, engines),
     )
 
 

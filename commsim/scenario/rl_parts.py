@@ -18,7 +18,9 @@ class AnswerSpec(Strict):
     """How long answers are: a log-normal distribution, cut at the most tokens."""
 
     most: Count = Field(description="tokens at which an answer is cut")
-    mean: float | None = Field(default=None, gt=0, description="tokens of the mean answer, cut ones among them; left out: `most`")
+    mean: float | None = Field(
+        default=None, gt=0, description="tokens of the mean answer, cut ones among them; left out: `most`"
+    )
     cv: float = Field(
         default=USUAL_CV,
         ge=0,
@@ -59,7 +61,9 @@ class EnginesSpec(Strict):
     pp: Count = Field(default=1, description="pipeline stages of an engine")
     attention_dp: Count = Field(default=1, description="groups of tp ranks with sequences of their own in attention")
     ep: Count = Field(default=1, description="expert parallel ranks of an engine; left out: experts are cut by tp")
-    precision: str = Field(default="bf16", description="of weights and products: `bf16`, `fp8`, `fp8_block`, `nvfp4` ...")
+    precision: str = Field(
+        default="bf16", description="of weights and products: `bf16`, `fp8`, `fp8_block`, `nvfp4` ..."
+    )
     cache_precision: Literal["bf16", "fp8", "fp4"] = Field(default="bf16", description="of keys and values")
     cuda_graphs: bool | None = Field(
         default=None, description="decode steps are replayed, not launched; left out: not by `hf` and `deepspeed`"
@@ -72,13 +76,13 @@ class EnginesSpec(Strict):
     deal: Literal["turns", "blocks"] = Field(
         default="turns",
         description=(
-            "what engines get: `turns`, each the next sample, as servers do; `blocks`, each a part of the batch with all "
-            "samples of a prompt"
+            "what engines get: `turns`, each the next sample, as servers do; `blocks`, each a part of the batch with "
+            "all samples of a prompt"
         ),
     )
     gather: Literal["once", "every_token"] = Field(
         default="once",
-        description="under ZeRO-3 on the same GPUs: weights are gathered once a rollout, or layer by layer for every token",
+        description="under ZeRO-3 on the same GPUs: weights are gathered once a rollout, or for every token",
     )
 
     @model_validator(mode="after")

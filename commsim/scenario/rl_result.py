@@ -175,10 +175,13 @@ class RlItem(Answer):
         phases = tuple(
             Phase(str(p["name"]), str(p["stage"]), float(p["seconds"]), str(p["place"])) for p in record["phases"]
         )
+        counts = ("gpus", "engine_gpus", "engines", "sequences", "updates", "preemptions")
+        known: dict[str, Any] = {key: str(record[key]) for key in ("algorithm", "model", "engine", "trainer")}
+        known |= {key: int(record[key]) for key in counts}
+        known |= {key: float(record[key]) for key in ("tokens", "half_s", "most_s")}
+        known |= {key: kind(record[key]) for key, kind in _OF_A_TASK.items() if record.get(key) is not None}
         return RlItem(
-            **{key: str(record[key]) for key in ("algorithm", "model", "engine", "trainer")},
-            **{key: int(record[key]) for key in ("gpus", "engine_gpus", "engines", "sequences", "updates", "preemptions")},
-            **{key: float(record[key]) for key in ("tokens", "half_s", "most_s")},
+            **known,
             name=str(record["item"]),
             step=RlStep(phases, bool(record["behind"])),
             longest=int(record["longest_answer"]),
@@ -188,7 +191,8 @@ class RlItem(Answer):
             trainer_memory_bytes=float(record["trainer_memory_GiB"]) * GIB,
             engine_memory_bytes=float(record["engine_weights_GiB"]) * GIB,
             capacity_bytes=float(record["capacity_GiB"]) * GIB,
-            steps=None if record.get("steps") is None else int(record["steps"]),
-            gpu_hour_usd=None if record.get("gpu_hour_usd") is None else float(record["gpu_hour_usd"]),
             parameters=str(record.get("parameters") or ""),
         )
+
+
+_OF_A_TASK = {"steps": int, "gpu_hour_usd": float}

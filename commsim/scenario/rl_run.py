@@ -1,4 +1,4 @@
-"""Runs an ``rl:`` item: rollout by the queue of engines, scoring and updates by training steps, weights by the library."""
+"""Runs an ``rl:`` item: rollout by the queue of engines, scoring and updates as training steps, weights by NCCL."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from commsim.scenario.rl import RlSpec, trainer_gpus
 from commsim.scenario.rl_engines import collectives_of, replica_of, rollout_of
 from commsim.scenario.rl_result import RlItem
 from commsim.scenario.rl_trainer import Trainer
-from commsim.scenario.training import accelerator_of, values_of
-from commsim.scenario.training_run import comm_times, offload_of
-from commsim.training.memory import StepMemory, step_memory
+from commsim.scenario.training import values_of
+from commsim.scenario.training_run import comm_times, finetune_of, offload_of
 from commsim.training.finetune import finetune_step_memory
-from commsim.scenario.training_run import finetune_of
+from commsim.training.memory import StepMemory, step_memory
 from commsim.training.offload import host_bandwidth
 from commsim.training.step_run import StepProgram
 from commsim.units import GIB
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from commsim.rl.rollout import Rollout
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
+
 
 def requests_of(spec: RlSpec, engines: int) -> Requests:
     """The prompts of a step, one for each sample, and the answers that they will get from so many engines."""
@@ -134,9 +134,9 @@ def _weights(
 
 
 CONTROL_S = 1.0
-"""Seconds of the controller between two phases: it gathers what ranks made, sorts it and hands it out (Ray), memory is
-cleared. In a step of 66.55 s on which nothing was offloaded, sampling the buffer, data and preparing two phases took 4.0
-s (NVIDIA-NeMo/RL#1052)."""
+"""Seconds of the controller between two phases: it gathers what ranks made, sorts it and hands it out (Ray), and
+memory is cleared. In a step of 66.55 s without offload, sampling the buffer, data, and preparing two phases took 4.0 s
+(NVIDIA-NeMo/RL#1052)."""
 
 
 def _control(spec: RlSpec) -> Iterator[Phase]:
@@ -180,6 +180,6 @@ def _warnings(spec: RlSpec, actor: StepProgram, memory: StepMemory, rollout: Rol
         )
     if rollout.run.preemptions:
         yield (
-            f"the cache of an engine holds {rollout.memory.most_tokens:,} tokens: {rollout.run.preemptions:,} answers were "
-            "preempted and read again"
+            f"the cache of an engine holds {rollout.memory.most_tokens:,} tokens: {rollout.run.preemptions:,} times an "
+            "answer was preempted and read again"
         )

@@ -1,4 +1,4 @@
-"""The trainer of an ``rl:`` item: updates and scoring forwards of the actor and the models beside it as training steps."""
+"""The trainer of an ``rl:`` item: updates and forwards that score, of the actor and the models beside it."""
 
 from __future__ import annotations
 

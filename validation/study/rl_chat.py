@@ -16,8 +16,8 @@ from commsim.errors import CommsimError
 from study.rl import Cells, Score, rows_of
 
 SAMPLES = 264_292
-"""Questions of the epoch: "the total training samples we have here is 264292", 256 + 256 tokens each, 135,317,504 in all
-(`BenckmarkSetting.md`). The blog's footnote says 131.9k questions of the same 135 M tokens, which are half of them."""
+"""Questions of the epoch: "the total training samples we have here is 264292", 256 + 256 tokens each, 135,317,504 in
+all (`BenckmarkSetting.md`). The blog's footnote says 131.9k questions of the same 135 M tokens: half of them."""
 
 
 def chat_scores(ids: Sequence[str] = ()) -> list[Score]:

@@ -7,29 +7,83 @@ from statistics import median
 
 from study.rl import Score
 
-BANDS = ((0.1, "10"), (0.2, "20"), (0.5, "50"))
+PARTS = {
+    "rollout": ("rollout",),
+    "scoring": ("old log probs", "reference", "reward model", "values"),
+    "updates": ("actor update", "critic update"),
+    "weights": ("weights to engines", "offload"),
+    "controller": ("controller",),
+}
+
+HEAD = """# Accuracy of reinforcement learning
+
+Written by `python validation/rl.py --report`; do not edit by hand. How a step is modelled and asked for:
+[Reinforcement learning](guides/reinforcement-learning.md).
+
+Rows are published steps with model, GPUs, cuts, batch and lengths; conditions, and what is assumed of each, stand in
+`validation/rl/steps.csv` and `validation/rl/README.md`. No parameter is fitted to them. The error is
+|predicted - printed| / printed of the whole step. Rows of NeMo-RL 0.4 (*built*) were looked at while the model was
+written; those of its later releases are the same recipes on other software or GPUs, and were scored along. What was
+added after a first score, and its source outside of these rows: engines of an asynchronous trainer take 128 sequences
+at once (NVIDIA-NeMo/RL#4221), log-probabilities cost the host (vllm-project/vllm#57442), the controller takes a second
+between phases (NVIDIA-NeMo/RL#1052).
+"""
+
+CHAT = """
+## DeepSpeed-Chat's table
+
+Hours of step 3 for one epoch (`validation/rl/deepspeed_chat.csv`). The roofline of before predicted 26 to 43 % of them.
+What it missed, by what it matters: the epoch has 264,292 questions, not the 131.9k of the blog's footnote, which do not
+make its 135 M tokens; a GPU takes 2 to 16 sequences at once, as the scripts have it, not what fills 1,024; every token
+waits for kernels that Python launches one by one; two more forwards score. The hybrid engine gathers ZeRO-3's shards
+once a rollout; for every token (`engines: {gather: every_token}`) that would take many times as long as the rollout.
+
+| row | actor | GPUs | sequences of a GPU | printed (h) | predicted (h) | ratio | rollout | scoring | updates | sync |
+|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"""
+
+STEPS = """
+## Steps
+
+| row | source | | model | GPUs | | printed (s) | predicted | ratio | rollout | scoring | updates | weights | control |
+|---|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"""
+
+PRINTED_PARTS = """
+## Parts that are printed
+
+Of rows whose source prints parts: seconds predicted / printed. Generation holds the scoring where none is printed.
+
+| row | generation | scoring | update |
+|---|--:|--:|--:|"""
 
 
 def lines(steps: Sequence[Score], chat: Sequence[Score]) -> Iterator[str]:
     """A line for each row, and the summary."""
     for score in steps:
         cells = score.cells
-        said = score.reason or (
-            f"{score.printed['step']:9.1f} s printed {score.predicted['step']:9.1f} s predicted {score.ratio:6.2f}"
-        )
-        how = "one step ahead" if cells["behind"] == "1" else "in step"
-        yield f"{cells['id']:13} {cells['seen']:5} {cells['model']:16} {cells['gpus']:>4} GPUs {how:14} {said}"
+        head = f"{cells['id']:13} {cells['seen']:5} {cells['model']:16} {cells['gpus']:>4} GPUs {how(score):14}"
+        yield f"{head} {said(score, 's')}"
     for score in chat:
         cells = score.cells
-        said = score.reason or f"{score.printed['step']:7.2f} h printed {score.predicted['step']:7.2f} h predicted {score.ratio:6.2f}"
-        yield f"{cells['id']:13} {cells['model']:16} {cells['gpus']:>4} x {cells['accelerator']:16} {said}"
+        yield f"{cells['id']:13} {cells['model']:16} {cells['gpus']:>4} x {cells['accelerator']:16} {said(score, 'h')}"
     yield ""
     for name, some in groups(steps).items():
         yield f"{name:44} {len(some):3} rows  median {100 * median(s.error for s in some):5.1f} %"
-    answered = [score for score in chat if not score.reason]
-    if answered:
-        ratios = [score.ratio for score in answered]
-        yield f"{'DeepSpeed-Chat: hours predicted / printed':44} {len(ratios):3} rows  {min(ratios):.2f} to {max(ratios):.2f}"
+    ratios = [score.ratio for score in chat if not score.reason]
+    if ratios:
+        span = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        yield f"{'DeepSpeed-Chat: hours predicted / printed':44} {len(ratios):3} rows  {span}"
+
+
+def said(score: Score, unit: str) -> str:
+    """What is printed and predicted, or why nothing is."""
+    if score.reason:
+        return score.reason
+    return f"{score.printed['step']:9.2f} {unit} printed {score.predicted['step']:9.2f} predicted {score.ratio:6.2f}"
+
+
+def how(score: Score) -> str:
+    """Whether the engines are ahead."""
+    return "one step ahead" if score.cells["behind"] == "1" else "in step"
 
 
 def groups(steps: Sequence[Score]) -> dict[str, list[Score]]:
@@ -38,7 +92,7 @@ def groups(steps: Sequence[Score]) -> dict[str, list[Score]]:
     by = {
         "all": some,
         "looked at while the model was written": [s for s in some if s.cells["seen"] == "built"],
-        "only scored": [s for s in some if s.cells["seen"] == "held"],
+        "the others": [s for s in some if s.cells["seen"] == "held"],
         "NeMo-RL on H100, in step": _nemo(some, "hgx", "0"),
         "NeMo-RL on H100, one step ahead": _nemo(some, "hgx", "1"),
         "NeMo-RL on GB200, in step": _nemo(some, "gb200", "0"),
@@ -51,11 +105,8 @@ def groups(steps: Sequence[Score]) -> dict[str, list[Score]]:
 
 
 def _nemo(some: Sequence[Score], machine: str, behind: str) -> list[Score]:
-    return [
-        s
-        for s in some
-        if s.cells["source"].startswith("NeMo") and s.cells["preset"].startswith(machine) and s.cells["behind"] == behind
-    ]
+    nemo = [s for s in some if s.cells["source"].startswith("NeMo")]
+    return [s for s in nemo if s.cells["preset"].startswith(machine) and s.cells["behind"] == behind]
 
 
 def _experts(score: Score) -> bool:
@@ -66,90 +117,47 @@ def _experts(score: Score) -> bool:
 
 def page(steps: Sequence[Score], chat: Sequence[Score]) -> str:
     """``docs/accuracy-rl.md``."""
-    return "\n".join(_page(steps, chat)) + "\n"
-
-
-def _page(steps: Sequence[Score], chat: Sequence[Score]) -> Iterator[str]:
-    yield "# Accuracy of reinforcement learning"
-    yield ""
-    yield "Written by `python validation/rl.py --report`; do not edit by hand. How a step is modelled and asked for: [Reinforcement learning](guides/reinforcement-learning.md)."
-    yield ""
-    yield (
-        "Rows are published steps with model, GPUs, cuts, batch and lengths; conditions and what is assumed of each stand "
-        "in `validation/rl/steps.csv` and `validation/rl/README.md`. Nothing is fitted to them. The error is |predicted - "
-        "printed| / printed of the whole step. Rows of NeMo-RL 0.4 were looked at while the model was written, and the "
-        "others of NeMo-RL are the same recipes on later releases or other GPUs; rows marked *held* were only scored."
-    )
-    yield ""
-    yield "| rows | n | median error (%) | within 20 % |"
-    yield "|---|--:|--:|--:|"
+    rows = [HEAD, "| rows | n | median error (%) | within 20 % |", "|---|--:|--:|--:|"]
     for name, some in groups(steps).items():
         near = sum(s.error <= 0.2 for s in some) / len(some)
-        yield f"| {name} | {len(some)} | {100 * median(s.error for s in some):.1f} | {100 * near:.0f} % |"
-    yield ""
-    yield "## DeepSpeed-Chat's table"
-    yield ""
-    yield (
-        "Hours of step 3 for one epoch (`validation/rl/deepspeed_chat.csv`). What the roofline of before missed, in the order "
-        "of what it matters: the epoch has 264,292 questions, not the 131.9k of the blog's footnote, which do not make its "
-        "135 M tokens; a GPU takes 2 to 16 sequences at once, as the scripts have it, not what fills 1,024; each token waits "
-        "for kernels that Python launches one by one; the actor's weights are gathered for every rollout and pass, and two "
-        "more forwards score. The hybrid engine gathers once a rollout; `engines: {gather: every_token}` says what it would "
-        "cost for every token."
-    )
-    yield ""
-    yield "| row | actor | GPUs | sequences of a GPU | printed (h) | predicted (h) | ratio | rollout | scoring | updates | weights, controller |"
-    yield "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-    for score in chat:
-        cells = score.cells
-        if score.reason:
-            yield f"| {cells['id']} | {cells['model']} | {cells['gpus']} x {cells['accelerator']} | {cells['each']} | {cells['hours']} | {score.reason} | | | | | |"
-            continue
-        yield (
-            f"| {cells['id']} | {cells['model']} | {cells['gpus']} x {cells['accelerator']} | {cells['each']} | "
-            f"{score.printed['step']:g} | {score.predicted['step']:.2f} | {score.ratio:.2f} | {_shares(score)} |"
-        )
-    yield ""
-    yield "## Steps"
-    yield ""
-    yield "| row | source | | model | GPUs | | printed (s) | predicted (s) | ratio | rollout | scoring | updates | weights, controller |"
-    yield "|---|---|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
-    for score in steps:
-        cells = score.cells
-        machine = cells["preset"].split("-")[0] if not cells["preset"].startswith("hgx") else cells["preset"].split("-")[1]
-        how = "one step ahead" if cells["behind"] == "1" else "in step"
-        head = (
-            f"| `{cells['id']}` | [{cells['source']}]({cells['url']}) | {cells['seen']} | {cells['model']} | "
-            f"{cells['gpus']} {machine.upper()} | {how} | {score.printed['step']:g} |"
-        )
-        if score.reason:
-            yield f"{head} no answer: {score.reason} | | | | | |"
-            continue
-        yield f"{head} {score.predicted['step']:.1f} | {score.ratio:.2f} | {_shares(score)} |"
-    parts = [s for s in steps if not s.reason and len(s.printed) > 1]
+        rows.append(f"| {name} | {len(some)} | {100 * median(s.error for s in some):.1f} | {100 * near:.0f} % |")
+    rows += [CHAT, *map(_chat_row, chat), STEPS, *map(_step_row, steps)]
+    parts = [score for score in steps if not score.reason and len(score.printed) > 1]
     if parts:
-        yield ""
-        yield "## Parts that are printed"
-        yield ""
-        yield "Of rows whose source prints parts: seconds predicted / printed. Generation holds the scoring where no scoring is printed."
-        yield ""
-        yield "| row | generation | scoring | update |"
-        yield "|---|--:|--:|--:|"
-        for score in parts:
-            cells_of = [
-                f"{score.predicted[name]:.3g} / {score.printed[name]:.3g}" if name in score.printed else ""
-                for name in ("generation", "scoring", "update")
-            ]
-            yield f"| `{score.cells['id']}` | {' | '.join(cells_of)} |"
+        rows += [PRINTED_PARTS, *map(_part_row, parts)]
+    return "\n".join(rows) + "\n"
 
 
-def _shares(score: Score) -> str:
+def _chat_row(score: Score) -> str:
+    cells = score.cells
+    head = f"| {cells['id']} | {cells['model']} | {cells['gpus']} x {cells['accelerator']} | {cells['each']} |"
+    if score.reason:
+        return f"{head} {cells['hours']} | {score.reason} | | | | | |"
+    hours = f"{score.printed['step']:g} | {score.predicted['step']:.2f} | {score.ratio:.2f}"
+    return f"{head} {hours} | {' | '.join(_shares(score)[:4])} |"
+
+
+def _step_row(score: Score) -> str:
+    cells = score.cells
+    machine = cells["preset"].removeprefix("hgx-").split("-")[0].upper()
+    source = f"[{cells['source']}]({cells['url']})"
+    who = f"{cells['seen']} | {cells['model']} | {cells['gpus']} {machine} | {how(score)}"
+    head = f"| `{cells['id']}` | {source} | {who} |"
+    if score.reason:
+        return f"{head} {score.printed['step']:g} | no answer: {score.reason} | | | | | | |"
+    seconds = f"{score.printed['step']:g} | {score.predicted['step']:.1f} | {score.ratio:.2f}"
+    return f"{head} {seconds} | {' | '.join(_shares(score))} |"
+
+
+def _part_row(score: Score) -> str:
+    parts = [
+        f"{score.predicted[name]:.3g} / {score.printed[name]:.3g}" if name in score.printed else ""
+        for name in ("generation", "scoring", "update")
+    ]
+    return f"| `{score.cells['id']}` | {' | '.join(parts)} |"
+
+
+def _shares(score: Score) -> list[str]:
     """Shares of the predicted step by part, of what makes it longer."""
     total = sum(score.phases.values())
-    kinds = {
-        "rollout": ("rollout",),
-        "scoring": ("old log probs", "reference", "reward model", "values"),
-        "updates": ("actor update", "critic update"),
-        "weights": ("weights to engines", "offload", "controller"),
-    }
-    return " | ".join(f"{100 * sum(score.phases.get(n, 0.0) for n in names) / total:.0f} %" for names in kinds.values())
+    return [f"{100 * sum(score.phases.get(n, 0.0) for n in names) / total:.0f} %" for names in PARTS.values()]
