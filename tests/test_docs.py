@@ -19,7 +19,7 @@ import typer.main
 import commsim
 from commsim.cli import app
 from commsim.errors import ScenarioError
-from commsim.planner.question import plan_schema
+from commsim.planner.serving_question import plan_schema
 from commsim.planner.sweep import read_sweep
 from commsim.scenario.json_schema import scenario_schema, sweep_schema
 from commsim.scenario.load import find_scenario, load_scenarios

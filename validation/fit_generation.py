@@ -4,6 +4,9 @@
     python validation/fit_generation.py --kernels  also by kernel
     python validation/fit_generation.py --write    also write commsim/generation/kernels.yaml, and into
                                                    validation/generation the terms without each GPU, the table's figures
+    python validation/fit_generation.py --runs     fits parameters to runs instead, to all and without each architecture
+                                                   and GPU; with --write into parameters.yaml and
+                                                   validation/generation/runs_without.yaml
 
 Terms of a kind of kernel (family and format) are shared by all GPUs. Of a GPU that is left out only its datasheet is
 known. Residuals are those of logarithms with a robust loss; every GPU weighs as much as any other.
@@ -12,6 +15,7 @@ known. Residuals are those of logarithms with a robust loss; every GPU weighs as
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from itertools import product
@@ -23,7 +27,8 @@ from generation_operators import BOUNDS, OPERATORS, Float64, Kernel
 from measured_operators import CHECKOUT
 
 from commsim.files import write_atomically
-from commsim.generation.terms import PATH, Kernels, Terms
+from commsim.generation.parameters import PATH as PARAMETERS
+from commsim.generation.terms import PATH, Kernels, Terms, kernels
 
 SEEN = ("a100_sxm", "h100_sxm", "b200_sxm", "gb200")
 FOLDER = CHECKOUT / "validation" / "generation"
@@ -103,8 +108,8 @@ def text_of(terms: Mapping[str, Terms], without: str = "") -> str:
     """Terms as YAML, a line for each kind of kernel."""
     head = [
         "# Terms of kernels of serving frameworks, fitted by `python validation/fit_generation.py --write` to",
-        "# gemm.csv, moe.csv, attention_generation.csv, attention_context.csv (NVIDIA, aiconfigurator-core 0.12.0; A100",
-        f"# SXM, H100 SXM, B200 SXM, GB200{f'; without {without}' if without else ''}). Seconds and shares; "
+        "# gemm.csv, moe.csv, attention_generation.csv, attention_context.csv (NVIDIA, aiconfigurator-core 0.12.0;",
+        f"# A100 SXM, H100 SXM, B200 SXM, GB200{f'; without {without}' if without else ''}). Seconds and shares; "
         "commsim/generation says what each means.",
     ]
     lines = []
@@ -125,9 +130,47 @@ def path_without(system: str) -> Path:
     return FOLDER / f"kernels_without_{system}.yaml"
 
 
+def fit_runs(*, write: bool) -> int:
+    """Fit parameters to the project's runs, whole and with each architecture and GPU left out."""
+    from study.generation import MODES, PROJECT, WITHOUT, key_of, path_without
+    from study.serving_fit import Predictions, fitted, free_parameters
+    from study.serving_rows import read_runs
+
+    rows = read_runs(PROJECT).rows
+    names, shared = free_parameters(), Predictions()
+    whole = fitted(rows, shared)
+    left: dict[str, Terms] = {}
+    for mode in MODES:
+        for key in sorted({key_of(row, mode) for row in rows}):
+            others = [row for row in rows if key_of(row, mode) != key]
+            system = next(row.system for row in rows if key_of(row, mode) == key)
+            one = shared if mode == MODES[0] else Predictions(kernels(path_without(system)))
+            left[key] = {name: value for name, value in fitted(others, one).items() if name in names}
+            print(key, " ".join(f"{name}={_number(value)}" for name, value in left[key].items()), flush=True)
+    for name in names:
+        print(f"{name:30} {_number(whole[name]):>10}  {' '.join(_number(of[name]) for of in left.values())}")
+    if write:
+        head = (
+            "# Parameters of parameters.yaml, fitted without one architecture or GPU by `fit_generation.py --runs`.\n"
+        )
+        lines = [f"{key}: {{{', '.join(f'{n}: {_number(v)}' for n, v in of.items())}}}" for key, of in left.items()]
+        write_atomically(
+            WITHOUT, head + "\n".join(f'"{line.split(": {")[0]}": {{{line.split(": {")[1]}' for line in lines) + "\n"
+        )
+        text = PARAMETERS.read_text(encoding="utf-8")
+        for name in names:
+            pattern = re.compile(rf"^({re.escape(name)}:\n(?:  .*\n)*?  value: ).*$", re.MULTILINE)
+            text, hits = pattern.subn(rf"\g<1>{_number(whole[name])}", text)
+            assert hits == 1, name
+        write_atomically(PARAMETERS, text)
+    return 0
+
+
 def main() -> int:
     """Show the errors, write them and the terms where asked."""
     arguments = sys.argv[1:]
+    if "--runs" in arguments:
+        return fit_runs(write="--write" in arguments)
     operators = [make() for make in OPERATORS]
     terms = {without: {k: v for o in operators for k, v in all_terms(o, without).items()} for without in ("", *SEEN)}
     by_gpu = {without: Kernels(of) for without, of in terms.items()}

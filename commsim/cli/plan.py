@@ -31,10 +31,21 @@ def plan(
     files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
 ) -> None:
-    """Search every way to cut a model over a machine, simulate the best, and say what binds them.
+    """Search every way to cut a model over a machine, for training or for serving, and say what is best and why.
 
     Of a scenario with an rl item: every split of GPUs between the engines that generate and the trainer.
     """
+    from commsim.planner.serving_question import is_serving
+
+    path = find_scenario(file)
+    if is_serving(path):
+        from commsim.cli.serve_plan import plan_serving
+
+        plan_serving(path, overrides or [], out, html=html, files=files, json_output=json_output)
+        return
+    if asks_split(path):
+        plan_split(path, overrides or [], out, files, json_output)
+        return
     from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
@@ -43,10 +54,6 @@ def plan(
     from commsim.scenario.fit import known_of
     from commsim.scenario.setting import idle_warnings
 
-    path = find_scenario(file)
-    if asks_split(path):
-        plan_split(path, overrides or [], out, files, json_output)
-        return
     question, document = read_plan(path, overrides or [])
     spec = question.plan
     clusters = machines(spec, document, path.parent)

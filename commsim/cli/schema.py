@@ -20,7 +20,7 @@ def schema(kind: Annotated[FileKind, typer.Argument(help="Which kind of file.")]
     """Print the JSON Schema of scenario, sweep or plan files, for editors that complete and check YAML."""
     import json
 
-    from commsim.planner.question import plan_schema
+    from commsim.planner.serving_question import plan_schema
     from commsim.scenario.json_schema import scenario_schema, sweep_schema
 
     made = {FileKind.SCENARIO: scenario_schema, FileKind.SWEEP: sweep_schema, FileKind.PLAN: plan_schema}[kind]()

@@ -100,6 +100,22 @@ def kernels(
     study.kernels(data, study.Output(json_path, None, report, check=False))
 
 
+@app.command("generation")
+def generation(
+    runs: Annotated[
+        Path | None, typer.Option(help="CSV of runs of serving frameworks (default: the project's).")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="leave-model (without the row's architecture) or leave-gpu (without its GPU).")
+    ] = "leave-model",
+    json_path: JsonPath = None,
+    report: Annotated[bool, typer.Option("--report", help="Write docs/accuracy-generation.md.")] = False,
+) -> None:
+    """Predict measured runs of vLLM, SGLang and TensorRT-LLM, and say how far off the predictions are."""
+    study = _study()
+    study.generation(runs, mode, study.Output(json_path, None, report, check=False))
+
+
 @app.command("training")
 def training(
     steps: Annotated[Path | None, typer.Option(help="CSV of training steps (default: the project's).")] = None,

@@ -6,7 +6,7 @@ What it is not: what a step takes comes from a step model, what one step holds f
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ class EnginePool:
     room: CacheRoom
     policy: Policy = field(default_factory=Policy)
     replicas: int = 1
+
+    def alone(self) -> EnginePool:
+        """The first of its replicas."""
+        return replace(self, replicas=1)
 
     @property
     def table(self) -> StepTable:

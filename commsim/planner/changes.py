@@ -20,6 +20,7 @@ from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED
 from commsim.units import gb_per_s, gbit_per_s
 
 if TYPE_CHECKING:
+    from commsim.scenario.generation_result import GenerationItem
     from commsim.scenario.schema import Scenario
     from commsim.scenario.workload.collective import CollectiveWork
     from commsim.topology.graph import Topology
@@ -183,6 +184,52 @@ def step_changes(step: Step) -> Iterator[Change]:
     if step.precision.gemm in ("bf16", "fp16"):
         yield say("fp8 products", precision="fp8")
     yield from _cuts(step, cut)
+
+
+def generation_changes(item: GenerationItem) -> Iterator[Change]:
+    """Other formats, frameworks, schedulers and cuts of a model that answers requests, each a single change."""
+    replica, policy, most = item.replica, item.policy, item.gpus
+    path = f"{ITEM}.generation"
+
+    def say(words: str, **values: Any) -> Change:
+        return Change(words, {f"{path}.{name.replace('__', '.')}": value for name, value in values.items()})
+
+    for name, product in (("fp8", "fp8"), ("nvfp4", "fp4")):
+        if replica.formats.weights.name == "bf16" and replica.gpu.supports(product):
+            yield say(f"weights in {name}", precision=name)
+    if replica.formats.cache == "bf16":
+        yield say("a cache in fp8", cache_precision="fp8")
+    if not replica.engine.cuda_graph:
+        yield say("CUDA graphs", cuda_graphs=True)
+    for name in ("vllm", "sglang", "tensorrt_llm"):
+        if name != replica.engine.framework and item.spec.release is None:
+            yield say(f"the framework {name}", framework=name)
+    if not policy.static:
+        for budget in (policy.token_budget // 2, 2 * policy.token_budget):
+            yield say(f"steps of {budget:,} tokens instead of {policy.token_budget:,}", scheduler__token_budget=budget)
+        if item.reader is None and item.replicas % 2 == 0:
+            half = item.replicas // 2
+            mesh = {"tp": replica.tp, "pp": replica.pp, "attention_dp": replica.attention_dp, "ep": replica.moe_ep}
+            words = f"{half} replica{'s' if half > 1 else ''} for prompts, {half} for answers"
+            yield say(words, prefill={"replicas": half, "mesh": mesh})
+    for tp in (2 * replica.tp, replica.tp // 2):
+        if tp >= 1 and item.reader is None and most % (tp * replica.pp * replica.attention_dp) == 0:
+            yield say(f"tp {tp} instead of {replica.tp}", mesh__tp=tp, mesh__ep=min(replica.moe_ep, tp))
+    if replica.model.moe is not None:
+        across = replica.tp * replica.attention_dp
+        for ep in {1, across} - {replica.moe_ep}:
+            yield say(f"ep {ep} instead of {replica.moe_ep}", mesh__ep=ep)
+        if replica.attention_dp == 1 and replica.tp > 1:
+            words = f"data parallel attention, {replica.tp} groups of one"
+            yield say(words, mesh__tp=1, mesh__attention_dp=replica.tp, mesh__ep=replica.tp)
+
+
+def network_changes(topology: Topology) -> Iterator[Change]:
+    """Those of the machine's that are about NICs and the network."""
+    paths = ("topology.nic", "topology.oversubscription", "topology.faults")
+    for change in machine_changes(topology):
+        if change.pace is None and any(name.startswith(paths) for name in change.values):
+            yield change
 
 
 def _cuts(step: Step, cut: Any) -> Iterator[Change]:

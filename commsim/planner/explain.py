@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 from commsim.document import Document, raise_faults, with_values
 from commsim.errors import CommsimError, InfeasibleError
-from commsim.planner.changes import ITEM, Change, collective_changes, machine_changes, step_changes
+from commsim.planner.changes import (
+    ITEM,
+    Change,
+    collective_changes,
+    generation_changes,
+    machine_changes,
+    network_changes,
+    step_changes,
+)
 from commsim.planner.placement import PlacementCost, placement_cost
 from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
@@ -21,10 +29,12 @@ from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
+    from commsim.scenario.generation_result import GenerationItem
     from commsim.scenario.item import Row
     from commsim.scenario.result import Result
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
+    from commsim.scenario.workload.generation import GenerationWork
 
 Progress = Callable[[Sequence[Change], str], Iterable[Change]]
 """Wraps the changes that are about to be tried, to show how far it is."""
@@ -53,6 +63,7 @@ class Gain:
 class Explanation:
     """One size of a collective, or one step, with the changes tried, best first; ``refused``: (change, why not).
 
+    ``generation``: the requests of which the mean time to the last token is explained.
     ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
     first) and ``placement`` are of the collective, ``step`` of the step.
     """
@@ -67,6 +78,7 @@ class Explanation:
     parts: Mapping[str, float] = field(default_factory=dict)
     step: TrainingItem | None = None
     placement: PlacementCost | None = None
+    generation: GenerationItem | None = None
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -82,7 +94,7 @@ class Explanation:
 def explain(
     result: Result, sizes: Sequence[int] = (), progress: Progress | None = None, *, what_if: bool = True
 ) -> list[Explanation]:
-    """Every collective at its smallest and largest size (or at `sizes`), and every training step of a result.
+    """Every collective at its smallest and largest size (or at `sizes`), every training step and run of requests.
 
     Without `what_if` nothing is changed: only what bounds them. Jobs beside each other, claims and traces explain
     themselves.
@@ -95,6 +107,9 @@ def explain(
             explanations += [_collective(result.scenario, place, s, cache, progress, what_if) for s in wanted]
         elif isinstance(result.scenario.workload[place], TrainingWork):
             explanations.append(_step(result.scenario, place, cast("TrainingItem", answer), cache, progress, what_if))
+        elif answer.kind == "generations":
+            item = cast("GenerationItem", answer)
+            explanations.append(_generation(result.scenario, place, item, cache, progress, what_if))
     return explanations
 
 
@@ -156,6 +171,38 @@ def _step(
 
     changes = [*machine_changes(_built(base, scenario, {}, cache).topology), *step_changes(item.step)]
     return Explanation(place, item.name, item.step_s, *_tried(changes, item.name, gain, progress), step=item)
+
+
+def _generation(
+    scenario: Scenario, place: int, item: GenerationItem, cache: Cache, progress: Progress | None, what_if: bool
+) -> Explanation:
+    """Of the mean time to the last token; a closed loop keeps its clients, however many replicas a change makes."""
+    from commsim.scenario.generation_run import run_generation
+
+    now_s = float(item.run.latency.mean())
+    if not what_if:
+        return Explanation(place, item.name, now_s, (), (), generation=item)
+    base = _alone(scenario, place, None)
+    asked = base.data["workload"][0]["generation"]
+    of_each = asked.pop("batch", None) is not None
+    if of_each:
+        asked["concurrency"] = item.clients
+
+    def gain(change: Change) -> Gain:
+        changed = _built(base, scenario, change.values, cache)
+        work = cast("GenerationWork", changed.scenario.workload[0])
+        other, _ = run_generation(changed.scenario, changed.topology, work.generation, loads=False)
+        seconds = float(other.run.latency.mean())
+        values = dict(change.values)
+        if of_each and other.replicas != item.replicas:
+            values[f"{ITEM}.generation.batch"] = -(-item.clients // other.replicas)
+        overrides = _overrides(replace(change, values=values), place, scenario)
+        return Gain(change.what, seconds, now_s - seconds, overrides)
+
+    topology = _built(base, scenario, {}, cache).topology
+    crosses = item.reader is not None or item.replica.gpus > topology.ranks_per_node
+    changes = [*generation_changes(item), *(network_changes(topology) if crosses else ())]
+    return Explanation(place, item.name, now_s, *_tried(changes, item.name, gain, progress), generation=item)
 
 
 def _tried(

@@ -12,7 +12,6 @@ from commsim.document import apply_overrides, located, raise_faults, read_docume
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
-from commsim.scenario.json_schema import schema_of
 from commsim.scenario.load import with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
@@ -194,11 +193,6 @@ class PlanFile(Strict):
 
     name: str = Field(min_length=1, max_length=200, description="what tables and plots are titled")
     plan: PlanSpec = Field(description="the question")
-
-
-def plan_schema() -> dict[str, Any]:
-    """The JSON Schema of plan files, by which editors complete and check them."""
-    return schema_of(PlanFile, "commsim plan")
 
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Document]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commsim.planner.explain import NOTHING, Explanation, Gain
+from commsim.report.generation_words import generation_bound, generation_words
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, table
 from commsim.report.tables import aligned
 from commsim.report.view import Shown, view_of
@@ -47,6 +48,8 @@ def bound_words(explanation: Explanation) -> list[str]:
     """What bounds it, and what its placement costs, in some sentences."""
     if explanation.step is not None:
         return _step_words(explanation.step)
+    if explanation.generation is not None:
+        return generation_words(explanation.generation)
     assert explanation.row is not None
     lines = _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
     return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
@@ -249,6 +252,8 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         causes = {name: seconds / step.step_s for name, seconds in step.causes.items()}
         bound_by = max(causes, key=lambda name: causes[name]) if step.memory.fits else "memory"
         bound = {"bound_by": bound_by, "shares": causes}
+    if explanation.generation is not None:
+        bound = generation_bound(explanation.generation)
     return {
         "title": explanation.title,
         "time_us": microseconds(explanation.seconds),

@@ -165,7 +165,6 @@ class GenerationSpec(Strict):
             (bool(self.file is None and missing), (), no_lengths),
             (bool(self.file is not None and lengths), tuple(lengths[:1]), "found it beside file, expected one of them"),
             (len(loads) > 1, tuple(loads[1:2]), f"found {' and '.join(loads)}, expected one of them"),
-            (not loads and self.file is None, (), "found no load, expected one of batch, concurrency, rate"),
             (
                 self.file is not None and self.requests is not None,
                 ("requests",),
@@ -174,6 +173,12 @@ class GenerationSpec(Strict):
             (self.framework == "hf" and self.prefill is not None, ("prefill",), "found it with hf, which has no pools"),
         )
         return self
+
+
+def load_faults(spec: GenerationSpec) -> KeyFaults:
+    """Of an item that says neither how many requests there are at once nor when they come."""
+    given = any(getattr(spec, name) is not None for name in ("batch", "concurrency", "rate", "file"))
+    return failing((not given, (), "found no load, expected one of batch, concurrency, rate"))
 
 
 def model_of(spec: GenerationSpec, base_dir: Path) -> Model:

@@ -46,6 +46,11 @@ class Serving:
     reader: Replica | None = None
     ways: CacheWays | None = None
 
+    @property
+    def memory(self) -> ReplicaMemory:
+        """Of one GPU of a replica that decodes."""
+        return replica_memory(self.replica)
+
     def run(self, requests: Requests) -> RunResult:
         """Some requests, answered."""
         if self.prefill is None:
@@ -75,7 +80,7 @@ def run_generation(
         readers=0 if serving.prefill is None else serving.prefill.replicas,
         gpus=topology.world_size,
         clients=0 if requests.arrival_s is not None else requests.concurrency,
-        memory=replica_memory(serving.replica),
+        memory=serving.memory,
         room=serving.decode.room,
         policy=serving.decode.policy,
         run=run,

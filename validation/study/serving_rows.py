@@ -189,7 +189,7 @@ def _formats(record: CsvRecord, of: Model) -> Formats:
 
 
 def _blocks(name: str, of: Model) -> str:
-    """Models with experts are published in blocks of fp8 (DeepSeek-V3, Qwen3, MiniMax-M2), whatever a source calls it."""
+    """Models with experts are published in blocks of fp8 (DeepSeek-V3, Qwen3, MiniMax-M2), whatever a source says."""
     return "fp8_block" if name == "fp8" and of.moe is not None else name
 
 

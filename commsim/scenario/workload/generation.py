@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from commsim.document.types import KeyFaults
-from commsim.scenario.generation import GenerationSpec, machine_faults
+from commsim.scenario.generation import GenerationSpec, load_faults, machine_faults
+from commsim.scenario.setting import Setting
 from commsim.scenario.work import WorkItem, WorkSite
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ class GenerationWork(WorkItem):
 
     generation: GenerationSpec = Field(description="requests that replicas of a model answer")
 
+    def faults(self, setting: Setting) -> KeyFaults:
+        """Another library, and no load."""
+        of_item = [((self.key(), *path), text) for path, text in load_faults(self.generation)]
+        return [*super().faults(setting), *of_item]
+
     def place_faults(self, topology: Topology, base_dir: Path) -> KeyFaults:
         """What does not go with the machine, each at its key."""
         return [(("generation", *path), text) for path, text in machine_faults(self.generation, topology, base_dir)]
@@ -39,7 +45,7 @@ class GenerationWork(WorkItem):
             generation["file"] = name(generation["file"])
 
     def run(self, site: WorkSite) -> tuple[GenerationItem, list[str]]:
-        """The requests, simulated."""
+        """The requests, simulated; where notes are looked for, at other loads too."""
         from commsim.scenario.generation_run import run_generation
 
-        return run_generation(site.setting, site.topology, self.generation)
+        return run_generation(site.setting, site.topology, self.generation, loads=site.notes)

@@ -1,0 +1,190 @@
+"""The answer to a plan of serving: the best choice in sentences, a table, a picture of the front, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commsim.planner.serving import Choice, ServingAnswer
+from commsim.planner.serving_question import ServingSpec
+from commsim.report import style
+from commsim.report.page import Code, Page, Section, Text, picture, table
+from commsim.report.tables import aligned
+from commsim.units import format_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_FRONTS = 8
+"""Fronts of single cuts in a picture, beside that of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServingPlan:
+    """An answer with its question; `scenario` is the file of the best choice as YAML."""
+
+    name: str
+    spec: ServingSpec
+    found: ServingAnswer
+    scenario: str
+    seconds: float
+
+    @property
+    def best(self) -> Choice:
+        """The first of the ranking."""
+        return self.found.ranked[0]
+
+    @property
+    def answer(self) -> list[str]:
+        """The best choice in a few sentences."""
+        one, asked = self.best, self.spec.generation
+        assert asked.prompt is not None
+        assert asked.answer is not None
+        lines = [
+            f"{asked.model} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x {mesh_words(one)}, {one.spec.precision}, "
+            f"{one.batch:,} requests at once on each.",
+            f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {one.tokens_per_s_per_user:,.1f} tokens/s per user: "
+            f"{format_time(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
+        ]
+        if one.usd_per_million:
+            lines.append(f"A million tokens of answers cost ${one.usd_per_million:,.2f}.")
+        if not one.meets:
+            lines.insert(0, f"No choice has {self._bounds()}; the quickest for users is shown.")
+        elif self._bounds():
+            lines.append(f"It is the most that a GPU gives with {self._bounds()}.")
+        return lines
+
+    def _bounds(self) -> str:
+        said = []
+        if self.spec.most_tpot is not None:
+            said.append(f"at most {format_time(self.spec.most_tpot)} per output token")
+        if self.spec.most_ttft is not None:
+            said.append(f"at most {format_time(self.spec.most_ttft)} to the first token")
+        return " and ".join(said)
+
+    def title(self, choice: Choice) -> str:
+        """The cut of a choice, with what of machine, precision and framework differs between choices."""
+        kinds = {(c.machine, c.spec.precision, c.spec.framework) for c in self.found.choices}
+        machines, precisions, frameworks = (len(set(column)) for column in zip(*kinds, strict=True))
+        words = [mesh_words(choice)]
+        words += [choice.spec.precision] if precisions > 1 else []
+        words += [choice.spec.framework] if frameworks > 1 else []
+        return f"{choice.machine}: {', '.join(words)}" if machines > 1 else ", ".join(words)
+
+    @property
+    def listed(self) -> list[Choice]:
+        """The best choices, one for each cut."""
+        seen: dict[str, Choice] = {}
+        for choice in self.found.ranked:
+            seen.setdefault(self.title(choice), choice)
+        return list(seen.values())[: self.spec.best]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All choices as plain values, best first; times in milliseconds."""
+        front = set(map(id, self.found.front))
+        return [
+            {
+                "rank": i,
+                "machine": c.machine,
+                "gpus": c.gpus,
+                "replicas": c.replicas,
+                **{name: getattr(c.spec.mesh, name) for name in ("tp", "pp", "attention_dp", "ep")},
+                "precision": c.spec.precision,
+                "framework": c.spec.framework,
+                "batch": c.batch,
+                "ttft_ms": 1e3 * c.ttft_s,
+                "tpot_ms": 1e3 * c.tpot_s,
+                "tokens_per_s_per_user": c.tokens_per_s_per_user,
+                "tokens_per_s_per_gpu": c.tokens_per_s_per_gpu,
+                "cache_share": c.cache_share,
+                "weights_share": c.weights_share,
+                "usd_per_million_tokens": c.usd_per_million,
+                "meets": c.meets,
+                "front": id(c) in front,
+            }
+            for i, c in enumerate(self.found.ranked, 1)
+        ]
+
+    def table(self) -> str:
+        """The best choice of every cut, for a terminal."""
+        head = ["# cut", "at once", "first token", "per token", "tokens/s/user", "tokens/s/GPU", "cache", ""]
+        rows = [
+            [f"  {self.title(c)}", f"{c.batch}", format_time(c.ttft_s), format_time(c.tpot_s),
+             f"{c.tokens_per_s_per_user:.1f}", f"{c.tokens_per_s_per_gpu:.1f}", f"{c.cache_share:.0%}",
+             "" if c.meets else "late"]
+            for c in self.listed
+        ]  # fmt: skip
+        return "\n".join(aligned([head, *rows])) + "\n"
+
+    def counted(self) -> list[str]:
+        """What was tried and what could not run."""
+        lines = [f"# {len(self.found.choices)} loads simulated in {self.seconds:.1f} s"]
+        lines += [f"#   {n} cuts left out: {reason}" for reason, n in self.found.left_out.most_common()]
+        return lines
+
+    def page(self) -> Page:
+        """The page that `commsim plan --html` writes."""
+        rows = self.rows()
+        heads = list(rows[0])
+        shown = [[row[name] for name in heads] for row in rows]
+        sureness = (
+            "How far off predicted waits are, over published runs: page Accuracy of generation "
+            "(docs/accuracy-generation.md)."
+        )
+        return Page(
+            title=self.name,
+            question="How should this model be served?",
+            answer=tuple(self.answer),
+            sections=(
+                Section(
+                    "Users against GPUs", (picture(plot_front(self), "Tokens/s of a GPU against those of a user."),)
+                ),
+                Section("All choices", (table([name.replace("_", " ") for name in heads], shown),)),
+                Section("What was looked at", (Code("\n".join(self.counted())),)),
+                Section("The best one as a scenario", (Code(self.scenario),)),
+                Section("How sure this is", (Text(sureness),)),
+            ),
+        )
+
+
+def mesh_words(choice: Choice) -> str:
+    """``tp 4``, ``tp 1, attention_dp 8, ep 8``."""
+    mesh = choice.spec.mesh
+    others = [f"{name} {getattr(mesh, name)}" for name in ("pp", "attention_dp", "ep") if getattr(mesh, name) > 1]
+    return ", ".join([f"tp {mesh.tp}", *others])
+
+
+def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
+    """Tokens a second of a GPU against those of a user: of every cut a line over its loads, the front of all marked."""
+    by_cut: dict[str, list[Choice]] = {}
+    for choice in plan.found.choices:
+        by_cut.setdefault(plan.title(choice), []).append(choice)
+    shown = [plan.title(choice) for choice in plan.listed][:MOST_FRONTS]
+    with style.drawing(9.6, 5.0, provenance) as (figure, axes):
+        for title, choices in by_cut.items():
+            if title not in shown:
+                axes.plot(*_points(choices), color=style.GRID, linewidth=1.0, zorder=1)
+        colours = style.colours(style.PREDICTED_COLOURS + style.MEASURED_COLOURS, len(shown))
+        for title, colour in zip(shown, colours, strict=True):
+            axes.plot(*_points(by_cut[title]), marker="o", markersize=4, linewidth=1.2, color=colour, label=title)
+        of_all = _points(plan.found.front, by_load=False)
+        axes.plot(*of_all, color=style.INK, linewidth=2.4, alpha=0.35, zorder=1, label="the best of all")
+        if plan.spec.most_tpot is not None:
+            axes.axvline(1 / plan.spec.most_tpot, color=style.BOUND, linestyle=":", label="what users accept")
+        best = plan.best
+        at = [best.tokens_per_s_per_user], [best.tokens_per_s_per_gpu]
+        chosen = f"chosen: {best.batch} at once"
+        axes.plot(*at, marker="*", markersize=16, linestyle="none", color=style.INK, label=chosen)
+        axes.set_title(plan.name)
+        axes.set_xlabel("tokens/s of a user")
+        axes.set_ylabel("tokens/s of a GPU")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def _points(choices: Sequence[Choice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
+    ordered = sorted(choices, key=lambda c: c.batch) if by_load else choices
+    return [c.tokens_per_s_per_user for c in ordered], [c.tokens_per_s_per_gpu for c in ordered]
