@@ -1,6 +1,7 @@
 """Scores steps of reinforcement learning against published ones: `python validation/rl.py [ID ...]`.
 
-Rows are those of `validation/rl`; with ``--report`` docs/accuracy-rl.md is written.
+Rows are those of `validation/rl`; with ``--report`` docs/accuracy-rl.md is written. ``--assumed`` scores the steps with
+other values of what no source prints.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from commsim.files import write_atomically
 from study.rl import step_scores
+from study.rl_assumed import assumed_lines
 from study.rl_chat import chat_scores
 from study.rl_report import lines, page
 
@@ -21,7 +23,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="rows, or what their ids begin with; left out: all")
     parser.add_argument("--report", action="store_true", help="write docs/accuracy-rl.md")
+    parser.add_argument("--assumed", action="store_true", help="what the steps depend on that no source prints")
     chosen = parser.parse_args()
+    if chosen.assumed:
+        for line in assumed_lines(chosen.ids):
+            print(line, flush=True)
+        return
     steps, chat = step_scores(chosen.ids), chat_scores(chosen.ids)
     for line in lines(steps, chat):
         print(line)

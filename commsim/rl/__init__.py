@@ -1,1 +1,1 @@
-"""Reinforcement learning of language models: rollout, scoring, update, weights on their way to the engines."""
+"""Steps of reinforcement learning: rollout, scoring, updates, new weights for engines."""

@@ -34,7 +34,7 @@ class Result:
 
     `answers` are those to the entries of the workload, in the order of the file, each with its rows (`records`) and
     all its values (`to_dict`); `resolved` is the scenario as YAML with everything written out, and `scenario_hash` that
-    of its content. `items`, `jobs`, `trainings`, `claims` and `traces` are the answers of one kind.
+    of its content. `items`, `jobs`, `trainings`, `rl`, `claims` and `traces` are the answers of one kind.
     """
 
     scenario: Scenario
