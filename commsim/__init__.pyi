@@ -10,6 +10,7 @@ from commsim.api import plan as plan
 from commsim.api import plot as plot
 from commsim.api import run as run
 from commsim.api import run_all as run_all
+from commsim.api import serve as serve
 from commsim.api import sweep as sweep
 from commsim.api import write_report as write_report
 

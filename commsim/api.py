@@ -20,6 +20,8 @@ from commsim.scenario.run import run as run_scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from commsim.report.serving_plan import ServingPlan
+
 __all__ = [
     "Compared",
     "CostTable",
@@ -33,6 +35,7 @@ __all__ = [
     "plot",
     "run",
     "run_all",
+    "serve",
     "sweep",
     "write_report",
 ]
@@ -169,6 +172,26 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     return Planned(question.name, answer, scenario, seconds, around, changes)
 
 
+def serve(file: str | Path, *overrides: str) -> ServingPlan:
+    """The best ways to serve a model, of a plan file of the key ``serve`` or the name of a shipped one.
+
+    Every cut is simulated at more and more requests at once.
+    """
+    from time import process_time
+
+    from commsim.planner import serving
+    from commsim.planner.serving_question import read_serving
+    from commsim.report.serving_plan import ServingPlan
+    from commsim.scenario.load import plain_yaml
+
+    path, answer, begun = find_scenario(str(file)), serving.ServingAnswer(), process_time()
+    question, document = read_serving(path, overrides)
+    spec = question.serve
+    serving.search(spec, serving.machines_of(spec, document, path.parent), answer)
+    scenario = plain_yaml(serving.scenario_of(answer.ranked[0], spec, question.name))
+    return ServingPlan(question.name, spec, answer, scenario, process_time() - begun)
+
+
 def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
     """A scenario over grids of values, of a sweep file or the name of a shipped one, held in memory.
 
@@ -187,7 +210,9 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
     return Swept(asked.name, points, path.read_text(encoding="utf-8"), idle_reasons(asked, unchanged_paths(points)))
 
 
-def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int = 0, path: str = "") -> Figure:
+def plot(
+    answer: Result | Compared | Planned | ServingPlan | Swept, kind: str = "", item: int = 0, path: str = ""
+) -> Figure:
     """A picture of an answer: `kind` as ``commsim plot`` lists them, by default the first that it can show.
 
     `item` is the place of a workload item, from 0; `path` that of a sweep. A matplotlib Figure:
@@ -197,7 +222,7 @@ def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int 
     from commsim.report.read_saved import saved_of
     from commsim.report.view import PictureChoice
 
-    if isinstance(answer, Compared):
+    if not isinstance(answer, (Result, Planned, Swept)):
         return answer.plot()
     saved = saved_of(answer) if isinstance(answer, Result) else answer.saved()
     default = "knees" if isinstance(answer, Swept) and not kind else ""
@@ -205,7 +230,7 @@ def plot(answer: Result | Compared | Planned | Swept, kind: str = "", item: int 
     return pictures(saved, wanted, PictureChoice(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
 
 
-def write_report(answer: Result | Compared | Planned | Swept, file: str | Path) -> Path:
+def write_report(answer: Result | Compared | Planned | ServingPlan | Swept, file: str | Path) -> Path:
     """Writes an answer as one HTML file that loads nothing; returns its path."""
     from commsim.files import write_atomically
     from commsim.report.explain import result_page

@@ -26,6 +26,7 @@ from commsim.cli import app
 from commsim.collectives import traffic
 from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
+from commsim.planner.serving_question import ServingFile
 from commsim.scenario.json_schema import sweep_schema
 from commsim.scenario.schema import Scenario
 from commsim.scenario.workload.registry import OneOfTheKinds
@@ -125,7 +126,7 @@ def models() -> dict[str, type[BaseModel]]:
         for part in (*typing.get_args(kind), *([kind.union] if isinstance(kind, OneOfTheKinds) else [])):
             walk(part)
 
-    for root in (Scenario, PlanFile, TopologyFile):
+    for root in (Scenario, PlanFile, ServingFile, TopologyFile):
         walk(root)
     return found
 

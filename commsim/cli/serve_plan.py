@@ -70,7 +70,7 @@ def _document(planned: ServingPlan) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "name": planned.name,
-        "answer": planned.answer,
+        "answer": list(planned.answer),
         "seconds": round(planned.seconds, 3),
         "left_out": dict(planned.found.left_out),
         "loads": planned.rows(),

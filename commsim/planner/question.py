@@ -203,6 +203,9 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     written = documents[0]
     if isinstance(written.data, dict) and "workload" in written.data and "plan" not in written.data:
         raise_faults([written.fault((), "found a scenario, expected a plan; commsim run FILE takes it")])
+    if isinstance(written.data, dict) and "serve" in written.data:
+        other = "found a plan of serving, expected one of training; commsim.serve takes it"
+        raise_faults([written.fault(("serve",), other)])
     document = _with_machines(apply_overrides(_with_machines(written), overrides))
     return validate(PlanFile, document), document
 

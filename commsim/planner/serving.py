@@ -34,7 +34,7 @@ MOST_CLIENTS = 8192
 
 
 @dataclass(frozen=True)
-class Choice:
+class ServingChoice:
     """A cut of a model on a machine with so many requests at once for each replica, and what came out.
 
     ``meets``: both waits are within what users accept.
@@ -64,19 +64,19 @@ class Choice:
 class ServingAnswer:
     """The choices in the order in which they were simulated, and how many cuts were left out, by reason."""
 
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[ServingChoice] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
-    def ranked(self) -> list[Choice]:
+    def ranked(self) -> list[ServingChoice]:
         """Those that users accept, most tokens a second per GPU first; then the others, quickest first."""
         within = sorted((c for c in self.choices if c.meets), key=lambda c: -c.tokens_per_s_per_gpu)
         return within + sorted((c for c in self.choices if not c.meets), key=lambda c: c.tpot_s)
 
     @property
-    def front(self) -> list[Choice]:
+    def front(self) -> list[ServingChoice]:
         """Choices than which no other gives users and GPUs as much, the quickest for users first."""
-        front: list[Choice] = []
+        front: list[ServingChoice] = []
         for choice in sorted(self.choices, key=lambda c: (c.tpot_s, -c.tokens_per_s_per_gpu)):
             if not front or choice.tokens_per_s_per_gpu > front[-1].tokens_per_s_per_gpu:
                 front.append(choice)
@@ -84,7 +84,7 @@ class ServingAnswer:
 
 
 @dataclass(frozen=True, eq=False)
-class Machine:
+class ServingMachine:
     """One of the machines of a question."""
 
     number: int
@@ -93,15 +93,15 @@ class Machine:
     topology: Topology
 
 
-def machines_of(spec: ServingSpec, document: Document, base_dir: Path) -> list[Machine]:
+def machines_of(spec: ServingSpec, document: Document, base_dir: Path) -> list[ServingMachine]:
     """The machines of a question; faults are located at their cluster."""
-    built, faults = list[Machine](), list[Fault]()
+    built, faults = list[ServingMachine](), list[Fault]()
     for i, cluster in enumerate(spec.clusters):
         try:
             topology = load_topology(cluster.topology, base_dir)
             setting = Setting.model_construct(name=cluster.title(), topology=cluster.topology, library=cluster.library)
             setting._document, setting._base_dir = document.part(("serve", "clusters", i)), base_dir
-            built.append(Machine(i, cluster, setting, topology))
+            built.append(ServingMachine(i, cluster, setting, topology))
         except ScenarioError as error:
             faults += error.faults or [document.fault(("serve", "clusters", i), str(error))]
         except CommsimError as error:
@@ -115,7 +115,7 @@ Shown = Callable[[str, int, int], None]
 """(what is done, how many of it, of how many)."""
 
 
-def search(spec: ServingSpec, machines: list[Machine], answer: ServingAnswer, show: Shown | None = None) -> None:
+def search(spec: ServingSpec, machines: list[ServingMachine], answer: ServingAnswer, show: Shown | None = None) -> None:
     """Adds every choice to the answer; InfeasibleError where none of the cuts can run."""
     for machine in machines:
         calls = group_calls(machine.setting, machine.topology)
@@ -129,7 +129,7 @@ def search(spec: ServingSpec, machines: list[Machine], answer: ServingAnswer, sh
         raise InfeasibleError(f"found no cut of {spec.generation.model} that runs: {reasons or 'none was to be tried'}")
 
 
-def _cuts(spec: ServingSpec, machine: Machine) -> Iterator[GenerationSpec]:
+def _cuts(spec: ServingSpec, machine: ServingMachine) -> Iterator[GenerationSpec]:
     """The item for every cut, precision and framework that is to be tried."""
     given, asked, n = spec.search, spec.generation, machine.topology.world_size
     moe = model_of(asked, machine.setting.base_dir).moe is not None
@@ -150,7 +150,9 @@ def _cuts(spec: ServingSpec, machine: Machine) -> Iterator[GenerationSpec]:
                             yield asked.model_copy(update=update | {"accelerator": accelerator})
 
 
-def _loads(spec: ServingSpec, machine: Machine, one: GenerationSpec, calls: GroupCalls, answer: ServingAnswer) -> None:
+def _loads(
+    spec: ServingSpec, machine: ServingMachine, one: GenerationSpec, calls: GroupCalls, answer: ServingAnswer
+) -> None:
     """More and more requests at once on one cut, until these give no more or users wait too long."""
     try:
         if faults := machine_faults(one, machine.topology, machine.setting.base_dir):
@@ -182,7 +184,9 @@ def _ladder() -> Iterator[int]:
         batch *= 2
 
 
-def _simulated(spec: ServingSpec, machine: Machine, one: GenerationSpec, serving: Serving, batch: int) -> Choice:
+def _simulated(
+    spec: ServingSpec, machine: ServingMachine, one: GenerationSpec, serving: Serving, batch: int
+) -> ServingChoice:
     count = max(2 * batch, min(WAVES * batch, MOST_REQUESTS))
     alone = Serving(serving.decode.alone(), serving.replica)
     run: RunResult = alone.run(requests_of(one.model_copy(update={"batch": batch, "requests": count}), 1, Path()))
@@ -192,7 +196,7 @@ def _simulated(spec: ServingSpec, machine: Machine, one: GenerationSpec, serving
         spec.most_ttft is None or run.ttft_s <= spec.most_ttft
     )
     memory = serving.memory
-    return Choice(
+    return ServingChoice(
         machine=machine.cluster.title(),
         cluster=machine.number,
         spec=one,
@@ -209,7 +213,7 @@ def _simulated(spec: ServingSpec, machine: Machine, one: GenerationSpec, serving
     )
 
 
-def scenario_of(choice: Choice, spec: ServingSpec, name: str) -> dict[str, Any]:
+def scenario_of(choice: ServingChoice, spec: ServingSpec, name: str) -> dict[str, Any]:
     """The scenario file of a choice, as plain values: `commsim run` simulates it with all replicas."""
     item = choice.spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     item |= {"mesh": choice.spec.mesh.model_dump(exclude_defaults=True), "batch": choice.batch}

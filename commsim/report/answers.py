@@ -57,7 +57,7 @@ MOST_ENOUGH = 8  # answers to how much fabric is enough
 MOST_LINES = 3  # knees of one path among the first lines
 
 
-class _Shown:
+class Answered:
     """What all answers share: they print as their sentences; a notebook shows the table too."""
 
     @property
@@ -79,7 +79,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Compared(_Shown):
+class Compared(Answered):
     """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
 
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
@@ -130,7 +130,7 @@ class Compared(_Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Planned(_Shown):
+class Planned(Answered):
     """The configurations of a plan, best first, and what binds the best one; `scenario` is its file as YAML."""
 
     name: str
@@ -197,7 +197,7 @@ class Planned(_Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Swept(_Shown):
+class Swept(Answered):
     """The rows of a sweep, sorted by point; a point that cannot be predicted is a row with its `error`."""
 
     name: str

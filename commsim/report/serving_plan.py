@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commsim.planner.serving import Choice, ServingAnswer
+from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
+from commsim.report.answers import Answered
 from commsim.report.page import Code, Page, Section, Text, picture, table
 from commsim.report.tables import aligned
 from commsim.units import format_time
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 MOST_FRONTS = 8
 """Fronts of single cuts in a picture, beside that of all."""
 
 
-@dataclass(frozen=True, eq=False)
-class ServingPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class ServingPlan(Answered):
     """An answer with its question; `scenario` is the file of the best choice as YAML."""
 
     name: str
@@ -31,19 +33,19 @@ class ServingPlan:
     seconds: float
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> ServingChoice:
         """The first of the ranking."""
         return self.found.ranked[0]
 
     @property
-    def answer(self) -> list[str]:
+    def answer(self) -> tuple[str, ...]:
         """The best choice in a few sentences."""
         one, asked = self.best, self.spec.generation
         assert asked.prompt is not None
         assert asked.answer is not None
         lines = [
-            f"{asked.model} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x {mesh_words(one)}, {one.spec.precision}, "
-            f"{one.batch:,} requests at once on each.",
+            f"{asked.model} in {one.spec.precision} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x "
+            f"{mesh_words(one)}, {one.batch:,} requests at once on each.",
             f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {one.tokens_per_s_per_user:,.1f} tokens/s per user: "
             f"{format_time(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
         ]
@@ -53,7 +55,7 @@ class ServingPlan:
             lines.insert(0, f"No choice has {self._bounds()}; the quickest for users is shown.")
         elif self._bounds():
             lines.append(f"It is the most that a GPU gives with {self._bounds()}.")
-        return lines
+        return tuple(lines)
 
     def _bounds(self) -> str:
         said = []
@@ -63,7 +65,7 @@ class ServingPlan:
             said.append(f"at most {format_time(self.spec.most_ttft)} to the first token")
         return " and ".join(said)
 
-    def title(self, choice: Choice) -> str:
+    def title(self, choice: ServingChoice) -> str:
         """The cut of a choice, with what of machine, precision and framework differs between choices."""
         kinds = {(c.machine, c.spec.precision, c.spec.framework) for c in self.found.choices}
         machines, precisions, frameworks = (len(set(column)) for column in zip(*kinds, strict=True))
@@ -73,9 +75,9 @@ class ServingPlan:
         return f"{choice.machine}: {', '.join(words)}" if machines > 1 else ", ".join(words)
 
     @property
-    def listed(self) -> list[Choice]:
+    def listed(self) -> list[ServingChoice]:
         """The best choices, one for each cut."""
-        seen: dict[str, Choice] = {}
+        seen: dict[str, ServingChoice] = {}
         for choice in self.found.ranked:
             seen.setdefault(self.title(choice), choice)
         return list(seen.values())[: self.spec.best]
@@ -106,6 +108,12 @@ class ServingPlan:
             for i, c in enumerate(self.found.ranked, 1)
         ]
 
+    def to_frame(self) -> pd.DataFrame:
+        """A row for every load of every cut, best first."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
     def table(self) -> str:
         """The best choice of every cut, for a terminal."""
         head = ["# cut", "at once", "first token", "per token", "tokens/s/user", "tokens/s/GPU", "cache", ""]
@@ -123,6 +131,10 @@ class ServingPlan:
         lines += [f"#   {n} cuts left out: {reason}" for reason, n in self.found.left_out.most_common()]
         return lines
 
+    def plot(self) -> Figure:
+        """Tokens a second of a GPU against those of a user."""
+        return plot_front(self)
+
     def page(self) -> Page:
         """The page that `commsim plan --html` writes."""
         rows = self.rows()
@@ -135,7 +147,7 @@ class ServingPlan:
         return Page(
             title=self.name,
             question="How should this model be served?",
-            answer=tuple(self.answer),
+            answer=self.answer,
             sections=(
                 Section(
                     "Users against GPUs", (picture(plot_front(self), "Tokens/s of a GPU against those of a user."),)
@@ -148,7 +160,7 @@ class ServingPlan:
         )
 
 
-def mesh_words(choice: Choice) -> str:
+def mesh_words(choice: ServingChoice) -> str:
     """``tp 4``, ``tp 1, attention_dp 8, ep 8``."""
     mesh = choice.spec.mesh
     others = [f"{name} {getattr(mesh, name)}" for name in ("pp", "attention_dp", "ep") if getattr(mesh, name) > 1]
@@ -157,7 +169,7 @@ def mesh_words(choice: Choice) -> str:
 
 def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
     """Tokens a second of a GPU against those of a user: of every cut a line over its loads, the front of all marked."""
-    by_cut: dict[str, list[Choice]] = {}
+    by_cut: dict[str, list[ServingChoice]] = {}
     for choice in plan.found.choices:
         by_cut.setdefault(plan.title(choice), []).append(choice)
     shown = [plan.title(choice) for choice in plan.listed][:MOST_FRONTS]
@@ -185,6 +197,6 @@ def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
     return figure
 
 
-def _points(choices: Sequence[Choice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
+def _points(choices: Sequence[ServingChoice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
     ordered = sorted(choices, key=lambda c: c.batch) if by_load else choices
     return [c.tokens_per_s_per_user for c in ordered], [c.tokens_per_s_per_gpu for c in ordered]

@@ -136,7 +136,7 @@ def _path_of(name: str) -> Path:
 
 def _holds_scenario(path: Path) -> bool:
     data = read_documents(path)[0].data
-    return isinstance(data, dict) and bool({"topology", "workload", "plan", "sweep"} & set(data))
+    return isinstance(data, dict) and bool({"topology", "workload", "plan", "sweep", "serve"} & set(data))
 
 
 def _of_block(block: dict[str, Any], asked: int | tuple[int, ...] | None, call: AskedCall) -> Document:

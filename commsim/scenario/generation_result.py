@@ -211,9 +211,11 @@ def _held(steps: Steps, at: Float64) -> Float64:
     for engine in range(steps.engines):
         mine = steps.engine == engine
         if mine.any():
-            times = np.stack([steps.start_s[mine], steps.end_s[mine]], axis=1).ravel()
+            start, end = steps.start_s[mine], steps.end_s[mine]
             held = np.stack([steps.held[mine], steps.cached[mine]], axis=1).ravel()
-            total += np.interp(at, times, held, left=0.0)
+            then = np.interp(at, np.stack([start, end], axis=1).ravel(), held)
+            row = np.searchsorted(start, at, "right") - 1
+            total += np.where((row >= 0) & (at <= end[row]), then, 0.0)  # idle, an engine holds nothing
     return total
 
 

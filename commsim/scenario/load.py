@@ -115,9 +115,9 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
 def _other_kind(document: Document) -> Fault | None:
     """The fault of a file that is evidently meant for another command."""
     plain = document.data if isinstance(document.data, dict) else {}
-    for key, command in (("plan", "plan"), ("sweep", "sweep"), ("serve", "plan")):
+    for key, noun in (("plan", "plan"), ("sweep", "sweep"), ("serve", "plan")):
         if key in plain:
-            message = f"found a {key}, expected a scenario; commsim {command} FILE takes it"
+            message = f"found a {noun}, expected a scenario; commsim {noun} FILE takes it"
             return document.fault((key,), message, at_key=True)
     if "topology" not in plain and {"gpu", "node", "extends"} & set(plain) and "workload" not in plain:
         return document.fault((), "found a topology, expected a scenario, which names it as topology: {path: FILE}")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import commsim as cs
 from commsim.cli import app
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.planner.serving import Choice, ServingAnswer, machines_of, scenario_of, search
+from commsim.planner.serving import ServingAnswer, ServingChoice, machines_of, scenario_of, search
 from commsim.planner.serving_question import ServingSpec, read_serving
 from commsim.report.page import html
 from commsim.report.serving_plan import ServingPlan, plot_front
@@ -73,9 +73,9 @@ def test_loads_grow_until_more_give_nothing(tmp_path: Path) -> None:
     assert all(b > 1.01 * a for a, b in pairwise(rates[:-1]))
 
 
-def _choice(tpot: float, rate: float) -> Choice:
+def _choice(tpot: float, rate: float) -> ServingChoice:
     spec = GenerationSpec(model="llama-3-8b", prompt={"tokens": 1}, answer={"tokens": 2})  # type: ignore[arg-type]
-    return Choice("m", 0, spec, 8, 1, 1, 0.1, tpot, rate, 0.1, 0.1, True)
+    return ServingChoice("m", 0, spec, 8, 1, 1, 0.1, tpot, rate, 0.1, 0.1, True)
 
 
 def test_no_other_choice_is_better_for_users_and_for_gpus_than_one_of_the_front() -> None:
@@ -87,7 +87,7 @@ def test_the_answer_says_what_is_best_and_why(tmp_path: Path) -> None:
     spec, answer = _answer(tmp_path, most_tpot="1 us")
     plan = ServingPlan("p <1>", spec, answer, "name: x\n", 1.0)
     assert plan.answer[0] == "No choice has at most 1 us per output token; the quickest for users is shown."
-    assert "llama-3-8b on board (8 GPUs): " in plan.answer[1]
+    assert "llama-3-8b in bf16 on board (8 GPUs): " in plan.answer[1]
     assert "late" in plan.table()
     assert len(plan.listed) == 2
     assert plot_front(plan).axes
@@ -132,6 +132,17 @@ def test_where_nothing_runs_the_reasons_are_given(tmp_path: Path) -> None:
         _answer(tmp_path, generation=generation, search={"tp": 1})
 
 
+def test_in_python_the_answer_is_an_object(tmp_path: Path) -> None:
+    plan = cs.serve(_file(tmp_path), "serve.search.batch=4")
+    assert repr(plan) == "\n".join(plan.answer)
+    assert len(plan.to_frame()) == 2
+    assert plan.to_frame()["rank"].tolist() == [1, 2]
+    assert cs.plot(plan).axes
+    assert cs.write_report(plan, tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    with pytest.raises(ScenarioError, match=r"found a plan of serving.*commsim\.serve takes it"):
+        cs.plan(_file(tmp_path))
+
+
 def test_a_plan_is_no_scenario_and_says_which_command_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="found a serve, expected a scenario; commsim plan FILE takes it"):
+    with pytest.raises(ScenarioError, match="found a plan, expected a scenario; commsim plan FILE takes it"):
         cs.run(_file(tmp_path))

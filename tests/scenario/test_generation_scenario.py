@@ -176,3 +176,12 @@ def test_weights_or_requests_without_room_are_infeasible(tmp_path: Path) -> None
 def test_other_libraries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="found generation with library gloo, expected library nccl"):
         cs.run(_file(tmp_path), "library=gloo")
+
+
+def test_an_engine_without_work_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("prompt,answer,arrival_s\n512,400,0\n512,400,100\n")
+    item = _run(tmp_path, mesh={"tp": 8}, batch=None, prompt=None, answer=None, file="r.csv")
+    share = item.timeline()["cache_share"]
+    assert share[0] > 0
+    assert share[-1] > 0
+    assert not any(share[20:-20])
