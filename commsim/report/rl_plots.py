@@ -30,7 +30,7 @@ MEANING = {
     "update": "optimizer steps",
     "sync": "weights on their way to the engines",
     "transfer": "states to the host and back, where both share GPUs",
-    "control": "the controller hands batches from phase to phase",
+    "control": "the controller between phases",
 }
 
 _NARROW = 0.055

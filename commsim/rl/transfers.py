@@ -13,7 +13,7 @@ from commsim.training.spec import Step
 from commsim.training.step_time import stage_parameters
 
 PAGEABLE_OUT_BYTES_PER_S = 2.5e9
-"""Of a GPU into host memory that is taken for the copy: assumed, since a page is cleared, then written, by one thread."""
+"""Of a GPU into host memory that is taken for the copy: assumed; one thread clears each page, then writes it."""
 
 PAGEABLE_IN_BYTES_PER_S = 8.0e9
 """From host memory that is not pinned: assumed, a copy by one thread into pinned memory and on from there."""

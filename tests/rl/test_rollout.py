@@ -18,9 +18,7 @@ from commsim.training.model import model
 def test_alike_answers_end_together_and_others_have_a_tail() -> None:
     replica = Replica(model("llama3-8b"), accelerator("H100"))
     alike, long = (
-        roll_out(
-            replica, lambda batch: 0.01, asked(100, lengths, 16, 4), 4, memory_share=0.9, policy=Policy()
-        )
+        roll_out(replica, lambda batch: 0.01, asked(100, lengths, 16, 4), 4, memory_share=0.9, policy=Policy())
         for lengths in (lengths_of(200, 2000, 0.0), lengths_of(200, 2000, 1.0))
     )
     assert alike.total_s == pytest.approx(200 * 0.01, rel=0.02)

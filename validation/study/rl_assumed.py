@@ -1,4 +1,4 @@
-"""What published steps of reinforcement learning depend on that no source prints: each assumption with another value."""
+"""What published steps of reinforcement learning depend on that no source prints, each with another value."""
 
 from __future__ import annotations
 
