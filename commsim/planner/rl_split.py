@@ -26,7 +26,7 @@ TP = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class RlSplit:
     """A split that was run: what the item would say, and its answer."""
 
     spec: RlSpec
@@ -42,11 +42,11 @@ class Split:
 class Splits:
     """All splits, the quickest first, and those that do not work, with the reason."""
 
-    ranked: list[Split] = field(default_factory=list)
+    ranked: list[RlSplit] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
     @property
-    def best(self) -> Split:
+    def best(self) -> RlSplit:
         """The quickest; CommsimError where none works."""
         if not self.ranked:
             first = f": {self.refused[0][0]}: {self.refused[0][1]}" if self.refused else ""
@@ -95,6 +95,6 @@ def rank_splits(setting: Setting, topology: Topology, spec: RlSpec, progress: Pr
         if item.trainer_memory_bytes > item.capacity_bytes:
             splits.refused.append((split_words(one), "an update does not fit the trainer's GPUs"))
             continue
-        splits.ranked.append(Split(one, item))
+        splits.ranked.append(RlSplit(one, item))
     splits.ranked.sort(key=lambda split: (split.item.step_s, split.words))
     return splits

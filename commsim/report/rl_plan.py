@@ -9,7 +9,7 @@ from commsim.report.tables import aligned
 from commsim.units import format_time
 
 if TYPE_CHECKING:
-    from commsim.planner.rl_split import Split, Splits
+    from commsim.planner.rl_split import RlSplit, Splits
 
 MOST_ROWS = 20
 
@@ -19,7 +19,7 @@ def split_rows(splits: Splits) -> list[dict[str, Any]]:
     return [_row(split) for split in splits.ranked]
 
 
-def _row(split: Split) -> dict[str, Any]:
+def _row(split: RlSplit) -> dict[str, Any]:
     item, spec = split.item, split.spec
     return {
         "engine_gpus": spec.engines.gpus or 0,

@@ -25,8 +25,8 @@ assumed."""
 def capped_mean(mean: float, cv: float, most: float) -> float:
     """The mean of log-normal lengths of a mean and deviation, those above `most` counted as `most`.
 
-    >>> round(capped_mean(1000.0, 0.7, 1e9)), round(capped_mean(1000.0, 0.7, 1000.0))
-    (1000, 751)
+    >>> round(capped_mean(1000.0, 0.7, 1e6)), round(capped_mean(1000.0, 0.7, 1000.0))
+    (1000, 752)
     """
     spread = math.sqrt(math.log1p(cv * cv))
     middle = math.log(mean) - spread * spread / 2.0

@@ -25,7 +25,7 @@ second are left with 64 to 512 sequences of a small model (#57442), which is 10 
 
 
 @dataclass(frozen=True, eq=False)
-class Rollout:
+class RolloutRun:
     """What a rollout was: seconds to the last token, and until half and nine tenths of the answers had ended."""
 
     run: RunResult
@@ -54,7 +54,7 @@ class Rollout:
 
 def roll_out(
     replica: Replica, seconds: StepSeconds, requests: Requests, replicas: int, *, memory_share: float, policy: Policy
-) -> Rollout:
+) -> RolloutRun:
     """All requests at once on so many engines, which take that share of their GPUs' memory.
 
     InfeasibleError where the weights, or one request, do not fit it.
@@ -63,7 +63,7 @@ def roll_out(
     if not memory.fits:
         raise InfeasibleError(_too_large(replica, memory))
     room = CacheRoom(float(memory.most_tokens))
-    return Rollout(simulate(seconds, room, requests.at_once(), policy, replicas), memory)
+    return RolloutRun(simulate(seconds, room, requests.at_once(), policy, replicas), memory)
 
 
 def _too_large(replica: Replica, memory: ReplicaMemory) -> str:

@@ -16,7 +16,7 @@ TRAINER = "trainer"
 
 
 @dataclass(frozen=True)
-class Phase:
+class StepPhase:
     """Part of a step: seconds on some of the GPUs, named by `place`; `stage` orders phases."""
 
     name: str
@@ -29,7 +29,7 @@ class Phase:
 class Span:
     """A phase from when to when in a step."""
 
-    phase: Phase
+    phase: StepPhase
     start_s: float
 
     @property
@@ -42,7 +42,7 @@ class Span:
 class RlStep:
     """The phases of a step in their order; ``behind``: the engines work at the answers of the next step meanwhile."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[StepPhase, ...]
     behind: bool = False
 
     @property
@@ -90,7 +90,7 @@ class RlStep:
         return span.phase.stage if span.phase.stage in ("rollout", "sync") else "trainer"
 
 
-def _one_after_the_other(phases: Sequence[Phase], start: float) -> Iterator[Span]:
+def _one_after_the_other(phases: Sequence[StepPhase], start: float) -> Iterator[Span]:
     """Spans of phases: neighbours of one stage run beside each other where their places differ."""
     at, stage, free = start, "", dict[str, float]()
     for phase in phases:

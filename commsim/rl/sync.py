@@ -15,14 +15,15 @@ from typing import Literal
 
 import numpy as np
 
-from commsim.rl.weights import Tensors, Weights
+from commsim.rl.weights import Tensors, ModelWeights
 from commsim.training.communicators import SEND, CommTime
 from commsim.training.mesh import Mesh
 from commsim.training.spec import Step
+from commsim.units import GIB
 
 Way = Literal["same_gpus", "broadcast", "point_to_point"]
 
-BUCKET_BYTES = 1 << 30
+BUCKET_BYTES = GIB
 """Of tensors that are broadcast together: assumed; NeMo-RL takes 2 % of the GPU's memory for two of them
 (`packed_tensor.py`), 0.8 GB each on an H100."""
 
@@ -59,7 +60,7 @@ class Engines:
         return len(self.ranks) // self.each
 
 
-def gather_seconds(weights: Weights, step: Step, mesh: Mesh, comm: CommTime, element_bytes: float) -> float:
+def gather_seconds(weights: ModelWeights, step: Step, mesh: Mesh, comm: CommTime, element_bytes: float) -> float:
     """Seconds until every rank of the trainer had every whole tensor, one after the other."""
     dense, experts = weights.dense, weights.experts
     one, expert = dense.elements * element_bytes, experts.elements * element_bytes
@@ -89,7 +90,7 @@ def _of_experts(experts: Tensors, nbytes: float, mesh: Mesh, comm: CommTime) -> 
 
 
 def sync_seconds(
-    weights: Weights,
+    weights: ModelWeights,
     trainer: tuple[Step, Mesh],
     engines: Engines,
     way: Way,

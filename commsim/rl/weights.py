@@ -16,7 +16,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelWeights:
     """All tensors of a model: those that every token meets, and those of routed experts."""
 
     dense: Tensors
@@ -33,7 +33,7 @@ class Weights:
         return self.dense.count + self.experts.count
 
 
-def weights_of(model: Model) -> Weights:
+def weights_of(model: Model) -> ModelWeights:
     """The tensors of a model: of attention a matrix for queries, keys, values, output (low ranks: five), of an MLP and
     of every expert one for each of its matrices; norms and biases go with them and cost no more.
 
@@ -50,4 +50,6 @@ def weights_of(model: Model) -> Weights:
     if model.moe is not None:
         count += moe * (1 + (matrices if model.moe.shared_experts else 0))  # the router
         routed, each = float(moe * model.routed_parameters), moe * model.moe.experts * matrices
-    return Weights(Tensors(count, (model.parameters() - routed) / count), Tensors(each, routed / each if each else 0.0))
+    return ModelWeights(
+        Tensors(count, (model.parameters() - routed) / count), Tensors(each, routed / each if each else 0.0)
+    )

@@ -14,7 +14,7 @@ from commsim.generation.formats import formats
 from commsim.generation.policy import Policy, policy_of
 from commsim.generation.replica import Engine, Replica
 from commsim.generation.step import StepModel
-from commsim.rl.rollout import LOG_PROB_S, Rollout, roll_out
+from commsim.rl.rollout import LOG_PROB_S, RolloutRun, roll_out
 from commsim.scenario.generation_run import group_calls
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def collectives_of(setting: Setting, topology: Topology, replica: Replica, ranks
 
 def rollout_of(
     spec: EnginesSpec, replica: Replica, collectives: Collectives, requests: Requests, engines: int, gather_s: float
-) -> Rollout:
+) -> RolloutRun:
     """The rollout; `gather_s`: of gathering the trainer's shards, for which each step waits where they are not kept."""
     step = StepModel(replica, collectives)
     waits = gather_s if spec.gather == "every_token" else 0.0

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from commsim.rl.step import Phase, RlStep
+from commsim.rl.step import StepPhase, RlStep
 from commsim.scenario.answer import Answer
 from commsim.units import GIB
 
 if TYPE_CHECKING:
-    from commsim.rl.rollout import Rollout
+    from commsim.rl.rollout import RolloutRun
     from commsim.rl.sync import Engines
     from commsim.scenario.rl import RlSpec
     from commsim.training.memory import StepMemory
@@ -59,7 +59,7 @@ class RlItem(Answer):
 
     @staticmethod
     def of(
-        name: str, spec: RlSpec, actor: tuple[Step, StepMemory], step: RlStep, rollout: Rollout, engines: Engines
+        name: str, spec: RlSpec, actor: tuple[Step, StepMemory], step: RlStep, rollout: RolloutRun, engines: Engines
     ) -> RlItem:
         """The answer, of what was computed."""
         run, (one, memory) = rollout.run, actor
@@ -173,7 +173,7 @@ class RlItem(Answer):
     def read(record: dict[str, Any]) -> RlItem:
         """The answer of its saved values."""
         phases = tuple(
-            Phase(str(p["name"]), str(p["stage"]), float(p["seconds"]), str(p["place"])) for p in record["phases"]
+            StepPhase(str(p["name"]), str(p["stage"]), float(p["seconds"]), str(p["place"])) for p in record["phases"]
         )
         counts = ("gpus", "engine_gpus", "engines", "sequences", "updates", "preemptions")
         known: dict[str, Any] = {key: str(record[key]) for key in ("algorithm", "model", "engine", "trainer")}

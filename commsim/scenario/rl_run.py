@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commsim.generation.requests import Requests
 from commsim.rl.lengths import asked, lengths_of
-from commsim.rl.step import ENGINES, TRAINER, Phase, RlStep
+from commsim.rl.step import ENGINES, TRAINER, StepPhase, RlStep
 from commsim.rl.sync import Engines, SyncTime, Way, gather_seconds, sync_seconds
 from commsim.rl.transfers import Moved, held_bytes
 from commsim.rl.weights import weights_of
@@ -25,7 +25,7 @@ from commsim.units import GIB
 
 if TYPE_CHECKING:
     from commsim.generation.replica import Replica
-    from commsim.rl.rollout import Rollout
+    from commsim.rl.rollout import RolloutRun
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
@@ -51,7 +51,7 @@ def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, 
     collectives = collectives_of(setting, topology, replica, engines.ranks)
     rollout = rollout_of(spec.engines, replica, collectives, requests, engines.replicas, gather_s)
     phases = [
-        Phase("rollout", "rollout", rollout.total_s, ENGINES),
+        StepPhase("rollout", "rollout", rollout.total_s, ENGINES),
         *_scoring(spec, trainer, own),
         *_updates(spec, trainer, own, actor),
         *_weights(spec, actor, engines, trainer, topology, replica),
@@ -83,12 +83,12 @@ def _models(spec: RlSpec) -> tuple[str, str]:
     return critic, spec.reward_model or critic
 
 
-def _scoring(spec: RlSpec, trainer: Trainer, own: int) -> Iterator[Phase]:
+def _scoring(spec: RlSpec, trainer: Trainer, own: int) -> Iterator[StepPhase]:
     critic, reward = _models(spec)
     roles, actor = spec.roles, spec.training.model
 
-    def score(name: str, model: str, gpus: int | None, place: str) -> Phase:
-        return Phase(name, "scoring", trainer.score_s(model, gpus or own), place if gpus else TRAINER)
+    def score(name: str, model: str, gpus: int | None, place: str) -> StepPhase:
+        return StepPhase(name, "scoring", trainer.score_s(model, gpus or own), place if gpus else TRAINER)
 
     if spec.old_log_probs:
         yield score("old log probs", actor, None, TRAINER)
@@ -99,17 +99,17 @@ def _scoring(spec: RlSpec, trainer: Trainer, own: int) -> Iterator[Phase]:
         yield score("values", critic, roles.critic, "critic")
 
 
-def _updates(spec: RlSpec, trainer: Trainer, own: int, actor: StepProgram) -> Iterator[Phase]:
-    yield Phase("actor update", "update", trainer.update_s(actor))
+def _updates(spec: RlSpec, trainer: Trainer, own: int, actor: StepProgram) -> Iterator[StepPhase]:
+    yield StepPhase("actor update", "update", trainer.update_s(actor))
     if spec.algorithm == "ppo":
         critic, gpus = _models(spec)[0], spec.roles.critic
         program = trainer.program(critic, gpus or own, spec.training.global_batch_size)
-        yield Phase("critic update", "update", trainer.update_s(program), "critic" if gpus else TRAINER)
+        yield StepPhase("critic update", "update", trainer.update_s(program), "critic" if gpus else TRAINER)
 
 
 def _weights(
     spec: RlSpec, actor: StepProgram, engines: Engines, trainer: Trainer, topology: Topology, replica: Replica
-) -> Iterator[Phase]:
+) -> Iterator[StepPhase]:
     """Weights on their way to the engines, and what leaves the GPUs and comes back where both share them."""
     step = actor.step
     if spec.engines.gather == "every_token":
@@ -127,10 +127,10 @@ def _weights(
         host_s=values["host"],
         memory_bytes_per_s=step.accelerator.memory_bytes_per_s * values["hbm"],
     )
-    yield Phase("weights to engines", "sync", time.total_s)
+    yield StepPhase("weights to engines", "sync", time.total_s)
     if same and spec.offload:
         rate = host_bandwidth(topology)
-        yield Phase("offload", "transfer", moved_of(spec, actor, replica).seconds(rate))
+        yield StepPhase("offload", "transfer", moved_of(spec, actor, replica).seconds(rate))
 
 
 CONTROL_S = 1.0
@@ -139,10 +139,10 @@ memory is cleared. In a step of 66.55 s without offload, sampling the buffer, da
 (NVIDIA-NeMo/RL#1052)."""
 
 
-def _control(spec: RlSpec) -> Iterator[Phase]:
+def _control(spec: RlSpec) -> Iterator[StepPhase]:
     """Of rollout, scoring, update and weights; a library that does all in one process has none."""
     if not spec.engines.of_a_library:
-        yield Phase("controller", "control", 4.0 * CONTROL_S)
+        yield StepPhase("controller", "control", 4.0 * CONTROL_S)
 
 
 def moved_of(spec: RlSpec, actor: StepProgram, replica: Replica) -> Moved:
@@ -170,7 +170,7 @@ def _memory(spec: RlSpec, actor: StepProgram, topology: Topology) -> StepMemory:
     return step_memory(step, t.framework, layers=t.stage_layers, offload=offload)
 
 
-def _warnings(spec: RlSpec, actor: StepProgram, memory: StepMemory, rollout: Rollout) -> Iterator[str]:
+def _warnings(spec: RlSpec, actor: StepProgram, memory: StepMemory, rollout: RolloutRun) -> Iterator[str]:
     if actor.step.model.caveat:
         yield actor.step.model.caveat
     if not memory.fits:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.rl.step import ENGINES, TRAINER, Phase, RlStep
+from commsim.rl.step import ENGINES, TRAINER, StepPhase, RlStep
 
 PHASES = (
-    Phase("rollout", "rollout", 10.0, ENGINES),
-    Phase("old log probs", "scoring", 3.0),
-    Phase("reference", "scoring", 2.0, "reference"),
-    Phase("actor update", "update", 5.0),
-    Phase("critic update", "update", 6.0, "critic"),
-    Phase("weights to engines", "sync", 1.0),
+    StepPhase("rollout", "rollout", 10.0, ENGINES),
+    StepPhase("old log probs", "scoring", 3.0),
+    StepPhase("reference", "scoring", 2.0, "reference"),
+    StepPhase("actor update", "update", 5.0),
+    StepPhase("critic update", "update", 6.0, "critic"),
+    StepPhase("weights to engines", "sync", 1.0),
 )
 
 
@@ -33,7 +33,7 @@ def test_a_synchronous_step_adds_up() -> None:
 
 @pytest.mark.parametrize(("rollout", "step_s", "shown"), [(10.0, 11.0, 10.0), (4.0, 10.0, 0.0)])
 def test_one_step_ahead_the_longer_side_counts(rollout: float, step_s: float, shown: float) -> None:
-    step = RlStep((Phase("rollout", "rollout", rollout, ENGINES), *PHASES[1:]), behind=True)
+    step = RlStep((StepPhase("rollout", "rollout", rollout, ENGINES), *PHASES[1:]), behind=True)
     assert step.step_s == step_s
     assert step.shown()["rollout"] == shown
     assert sum(step.shown().values()) == pytest.approx(step.step_s)
@@ -53,7 +53,7 @@ def test_one_step_ahead_the_longer_side_counts(rollout: float, step_s: float, sh
 def test_shown_parts_add_up(drawn: list[tuple[str, float, str]]) -> None:
     order = ["rollout", "scoring", "update", "sync", "transfer"]
     drawn.sort(key=lambda one: order.index(one[0]))
-    phases = tuple(Phase(f"{i}", stage, seconds, place) for i, (stage, seconds, place) in enumerate(drawn))
+    phases = tuple(StepPhase(f"{i}", stage, seconds, place) for i, (stage, seconds, place) in enumerate(drawn))
     for behind in (False, True):
         step = RlStep(phases, behind)
         assert sum(step.shown().values()) == pytest.approx(step.step_s)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commsim.rl.sync import HOST_CALLS, Engines, sync_seconds
-from commsim.rl.weights import Tensors, Weights, weights_of
+from commsim.rl.weights import Tensors, ModelWeights, weights_of
 from commsim.training.accelerator import accelerator
 from commsim.training.mesh import Mesh
 from commsim.training.model import model
@@ -29,7 +29,7 @@ def trainer(**changes: Any) -> tuple[Step, Mesh]:
     return step, Mesh(step.dp, step.pp, step.cp, step.tp, step.ep, step.expert_tp)
 
 
-WEIGHTS = Weights(Tensors(10, 1e8), Tensors(0, 0.0))
+WEIGHTS = ModelWeights(Tensors(10, 1e8), Tensors(0, 0.0))
 ENGINES = Engines(tuple(range(8, 16)), 4)
 
 
@@ -50,7 +50,7 @@ def test_what_is_gathered(changes: dict[str, int], seconds: float) -> None:
 
 
 def test_experts_of_a_place_are_gathered_together() -> None:
-    weights = Weights(Tensors(1, 0.0), Tensors(64, 1e6))
+    weights = ModelWeights(Tensors(1, 0.0), Tensors(64, 1e6))
     step, mesh = trainer(dp=8)
     sharded = Mesh(8, 1, 1, 1, 4)
     time = sync_seconds(weights, (step, sharded), ENGINES, "same_gpus", comm)

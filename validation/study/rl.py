@@ -14,6 +14,7 @@ from typing import Any
 
 from commsim import api
 from commsim.errors import CommsimError
+from commsim.processes import Pool, usable_cores
 
 FOLDER = Path(__file__).resolve().parents[1] / "rl"
 
@@ -54,7 +55,8 @@ def rows_of(name: str, ids: Sequence[str] = ()) -> Iterator[Cells]:
 
 def step_scores(ids: Sequence[str] = ()) -> list[Score]:
     """All steps of `steps.csv`."""
-    return [_score(cells) for cells in rows_of("steps.csv", ids)]
+    with Pool(usable_cores()) as pool:
+        return list(pool.map(_score, list(rows_of("steps.csv", ids))))
 
 
 def _score(cells: Cells) -> Score:
