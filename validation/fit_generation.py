@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,7 @@ from measured_operators import CHECKOUT
 
 from commsim.files import write_atomically
 from commsim.generation.parameters import PATH as PARAMETERS
+from commsim.generation.parameters import generation_parameters
 from commsim.generation.terms import PATH, Kernels, Terms, kernels
 
 SEEN = ("a100_sxm", "h100_sxm", "b200_sxm", "gb200")
@@ -130,22 +132,53 @@ def path_without(system: str) -> Path:
     return FOLDER / f"kernels_without_{system}.yaml"
 
 
+FIRST = ("host.first.vllm", "host.first.sglang", "host.first.tensorrt_llm")
+STARTS = {p.name: p.start for p in generation_parameters()}
+
+
+def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
+    """Of rows the seconds to the first token that the queue says; NaN of those that it refuses."""
+    from study.generation import Job, _times
+
+    jobs: dict[Any, dict[Any, None]] = {}
+    for row in rows:
+        jobs.setdefault(row.replica, {})[row.loop] = None
+    known = {}
+    for replica, loops in jobs.items():
+        times = _times(Job(replica, tuple(loops), values, PATH))
+        known |= {(replica, loop): t if isinstance(t, str) else t.first_s for loop, t in zip(loops, times, strict=True)}
+    return [float("nan") if isinstance(s := known[row.replica, row.loop], str) else s for row in rows]
+
+
 def fit_runs(*, write: bool) -> int:
     """Fit parameters to the project's runs, whole and with each architecture and GPU left out."""
     from study.generation import MODES, PROJECT, WITHOUT, key_of, path_without
-    from study.serving_fit import Predictions, fitted, free_parameters
+    from study.serving_fit import Predictions, first_seconds, fitted, free_parameters
     from study.serving_rows import read_runs
 
     rows = read_runs(PROJECT).rows
-    names, shared = free_parameters(), Predictions()
-    whole = fitted(rows, shared)
+    names, shared = [*free_parameters(), *FIRST], Predictions()
+    whole = dict(fitted(rows, shared))
+    queued = _queued(rows, {**whole, **dict.fromkeys(FIRST, 0.0)})
+
+    def with_first(values: Terms, chosen: list[int]) -> dict[str, float]:
+        """Parameters with what servers need before the queue, by some of the rows; as shipped where none says."""
+        some, seconds = [rows[i] for i in chosen], [queued[i] for i in chosen]
+        out = dict(values)
+        for name in FIRST:
+            found = first_seconds(some, seconds, name.rsplit(".", 1)[1])
+            out[name] = STARTS[name] if np.isnan(found) else found
+        return out
+
+    whole = with_first(whole, list(range(len(rows))))
     left: dict[str, Terms] = {}
     for mode in MODES:
         for key in sorted({key_of(row, mode) for row in rows}):
-            others = [row for row in rows if key_of(row, mode) != key]
+            chosen = [i for i, row in enumerate(rows) if key_of(row, mode) != key]
+            others = [rows[i] for i in chosen]
             system = next(row.system for row in rows if key_of(row, mode) == key)
             one = shared if mode == MODES[0] else Predictions(kernels(path_without(system)))
-            left[key] = {name: value for name, value in fitted(others, one).items() if name in names}
+            left[key] = {name: v for name, v in with_first(fitted(others, one), chosen).items() if name in names}
             print(key, " ".join(f"{name}={_number(value)}" for name, value in left[key].items()), flush=True)
     for name in names:
         print(f"{name:30} {_number(whole[name]):>10}  {' '.join(_number(of[name]) for of in left.values())}")

@@ -108,12 +108,13 @@ def generation(
     mode: Annotated[
         str, typer.Option(help="leave-model (without the row's architecture) or leave-gpu (without its GPU).")
     ] = "leave-model",
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Processes at work.")] = 2,
     json_path: JsonPath = None,
     report: Annotated[bool, typer.Option("--report", help="Write docs/accuracy-generation.md.")] = False,
 ) -> None:
     """Predict measured runs of vLLM, SGLang and TensorRT-LLM, and say how far off the predictions are."""
     study = _study()
-    study.generation(runs, mode, study.Output(json_path, None, report, check=False))
+    study.generation(runs, mode, workers, study.Output(json_path, None, report, check=False))
 
 
 @app.command("training")

@@ -11,6 +11,10 @@ from commsim.training.compute import Values
 from commsim.training.kernels import AttentionTerms, Throughput, attention_seconds
 from commsim.training.operators import Attention
 
+LATENT_RATE = 0.67
+"""Share of the 16-bit peak that decoding latent attention reaches, whose tiles are full of query heads: 660 TFLOP/s of
+989 on H800 (deepseek-ai/FlashMLA, README.md). The kernels measured one by one have none of it."""
+
 STATE_BYTES = 4.0
 """Of an element of a linear attention's state, in fp32 (vLLM, `mamba_utils.py`; SGLang, `mamba_ssm_dtype`)."""
 
@@ -47,6 +51,8 @@ def _decode(r: Replica, sequences: float, keys: float, kernels: Kernels) -> Kern
         latent = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
         a = DecodeAttention(sequences, r.heads, keys, latent + model.mla.kv_lora_rank, latent * width)
     terms = kernels.of("decode", attention_family(r.engine.framework, gpu.generation), _cache_kind(r))
+    if model.mla is not None:
+        terms = {**terms, "rate": LATENT_RATE}
     work = decode_kernel_seconds(a, short_peak(gpu, gpu.half_peak), gpu.memory_bytes_per_s, gpu.sms, terms)
     return KernelSeconds(float(work), terms["launch"])
 

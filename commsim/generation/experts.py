@@ -56,9 +56,9 @@ def family(framework: str, generation: str, kind: Format, *, attention_dp: bool)
     Triton, Marlin for weights of 4 bit beside wide inputs (the kernels that moe.csv names by framework and GPU)."""
     blackwell = generation == "blackwell"
     if framework == "tensorrt_llm":
-        if blackwell and kind.casts and not attention_dp:
-            return "trtllm"
-        return "deepgemm" if blackwell and kind.kernel == "fp8_block" else "cutlass"
+        if blackwell and kind.kernel == "fp8_block" and attention_dp:
+            return "deepgemm"
+        return "trtllm" if blackwell and kind.casts else "cutlass"
     if blackwell:
         return "trtllm"
     if kind.kernel == "int4":

@@ -19,6 +19,7 @@ class Policy:
     ``reserve_answer``: the cache is reserved for whole answers, so that nothing is preempted.
     ``ranks``: of attention data parallelism, which go in step and wait for the busiest of them.
     ``static``: a batch is taken, padded, and done to its end before the next one, as ``generate`` of a library does.
+    ``intake_steps``: decode steps from one look for new requests to the next; after prompts it looks at once.
     ``block_tokens``: of the cache that are taken together. ``before_s``: from when a request is sent until the
     scheduler sees it (the server, its tokenizer).
     """
@@ -30,6 +31,7 @@ class Policy:
     reserve_answer: bool = False
     ranks: int = 1
     static: bool = False
+    intake_steps: int = 1
     block_tokens: int = 16
     before_s: float = 0.0
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from commsim.errors import InfeasibleError
 from commsim.generation.policy import Policy
+from commsim.generation.request import Hooks, Request
 from commsim.generation.requests import Requests
 from commsim.generation.run_result import RunResult, Steps
-from commsim.generation.scheduler import CacheRoom, Hooks, Request, Scheduler
+from commsim.generation.scheduler import CacheRoom, Scheduler
 from commsim.generation.step_table import StepSeconds, StepTable
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any
 
 from commsim.generation.batch import Batch
 from commsim.generation.policy import Policy
+from commsim.generation.request import Hooks, Log, Request
 from commsim.generation.step_table import Float64, StepTable, between, steps_done
 
 Process = Generator[Any, Any, None]
@@ -32,54 +33,6 @@ class CacheRoom:
         return tokens * self.token_bytes + self.sequence_bytes
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request in an engine: tokens to read before the next one is made, tokens to make, and what has been done."""
-
-    number: int
-    prompt: int
-    answer: int
-    done: int = 0  # tokens of the prompt that chunks have read
-    rank: int = 0
-    held: float = 0.0  # bytes of the cache
-    joined_at: int = 0  # in decode steps of its engine
-    ends_at: int = 0
-    home: tuple[Scheduler, Request] | None = None  # where its prompt was read, if another engine decodes
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """What an engine tells: a request's first token, its end, and with ``prefilled`` that others should decode it.
-
-    ``fetch``: the event of the end of a cache's way to this engine, for requests that were read elsewhere.
-    """
-
-    first: Callable[[Request], None]
-    end: Callable[[Request], None]
-    prefilled: Callable[[Scheduler, Request], None] | None = None
-    fetch: Callable[[Scheduler, Request], Any] | None = None
-
-
-LogRow = tuple[float, float, int, int, int, int, float, float]
-"""A run of equal steps: start, end, steps, sequences, tokens of prompts, requests that wait for a place, and bytes in
-the cache at its start and its end."""
-
-
-@dataclass
-class Log:
-    """What an engine did: a row for each run of equal steps, seconds by part, tokens made, and preemptions."""
-
-    rows: list[LogRow] = field(default_factory=list)
-    parts: Float64 | None = None
-    tokens: int = 0
-    preemptions: int = 0
-
-    def add(self, row: LogRow, seconds: Float64) -> None:
-        """A run of steps and its seconds by part."""
-        self.rows.append(row)
-        self.parts = seconds if self.parts is None else self.parts + seconds
-
-
 class Scheduler:
     """Takes requests and lets them go on together, step by step."""
 
@@ -95,6 +48,7 @@ class Scheduler:
         self._decoding: dict[Request, None] = {}
         self._ends: list[tuple[int, int, Request]] = []
         self._steps = 0  # decode steps so far
+        self._unlooked = 0  # of them since it looked for new requests
         self._cached = 0.0  # tokens of decoding sequences
         self._used = 0.0  # bytes held in the cache
         self._loads = [0] * policy.ranks  # sequences of each rank
@@ -113,7 +67,8 @@ class Scheduler:
     def submit(self, job: Request) -> None:
         """A request to read and decode."""
         self._waiting.append(job)
-        if self._idle or (len(self._waiting) == 1 and self._rank_for(job) is not None):
+        looks = self._policy.intake_steps == 1 and len(self._waiting) == 1
+        if self._idle or (looks and self._rank_for(job) is not None):
             self._rouse()
 
     def receive(self, job: Request) -> None:
@@ -153,6 +108,7 @@ class Scheduler:
     def _read_on(self, chunks: list[tuple[Request, int]]) -> Process:
         """One step with chunks of prompts."""
         n = len(self._decoding) if self._policy.mixed else 0
+        self._unlooked = self._policy.intake_steps
         start = self.env.now
         batch = self._batch(n, chunks)
         seconds = self._table.mixed(batch)
@@ -184,6 +140,8 @@ class Scheduler:
         steps = self._ends[0][0] - self._steps
         if not self._reserves:
             steps = min(steps, self._steps_that_fit)
+        if self._policy.intake_steps > 1:
+            steps = min(steps, self._policy.intake_steps - self._unlooked)
         steps = max(1, min(steps, math.ceil(between(mean)[1] - mean)))
         start = self.env.now
         if steps == 1:
@@ -203,6 +161,7 @@ class Scheduler:
                 if rest > 0:
                     yield self.env.timeout(rest)
             seconds = steps * self._table.decode(n, mean + (steps - 1) / 2)
+        self._unlooked += steps
         self._note(start, steps, n, 0, seconds)
         self._advance(steps)
 
@@ -218,7 +177,10 @@ class Scheduler:
     def _chunks(self) -> list[tuple[Request, int]]:
         """The chunks of prompts of the next step, (request, tokens): those begun first, then those that wait."""
         policy = self._policy
-        if not self._reading and not self._waiting:
+        looks = not self._decoding or self._unlooked >= policy.intake_steps
+        if looks:
+            self._unlooked = 0
+        if not self._reading and not (self._waiting and looks):
             return []
         if policy.static:
             return self._static_batch()
@@ -242,7 +204,7 @@ class Scheduler:
 
         for job in self._reading:
             take(job)
-        while self._waiting and max(left) > 0:
+        while looks and self._waiting and max(left) > 0:
             rank = self._rank_for(self._waiting[0])
             if rank is None or left[rank] <= 0:
                 break

@@ -26,29 +26,31 @@ class ClosedLoop:
 
 
 @dataclass(frozen=True)
-class LoopTimes:
-    """Mean seconds to the first token and from one token to the next; `decode_s`: of a step without a prompt."""
+class SteadyTimes:
+    """Mean seconds from one token of a request to the next, and of steps without and with a prompt."""
 
-    first_s: float
     each_s: float
     decode_s: float
     mixed_s: float
 
 
-def steady_times(step: StepModel, loop: ClosedLoop, chunk_tokens: int = CHUNK_TOKENS) -> LoopTimes:
-    """The times of a loop whose requests are spread evenly over their answers."""
+def steady_times(step: StepModel, loop: ClosedLoop, chunk_tokens: int = CHUNK_TOKENS) -> SteadyTimes:
+    """The times of a loop whose requests are spread evenly over their answers.
+
+    >>> from commsim.generation.replica import Replica
+    >>> from commsim.training.accelerator import accelerator
+    >>> from commsim.training.model import model
+    >>> step = StepModel(Replica(model("llama-3-8b"), accelerator("H100")))
+    >>> alone, many = (steady_times(step, ClosedLoop(c, 1024, 256)) for c in (1, 64))
+    >>> alone.each_s == alone.decode_s, many.each_s > many.decode_s
+    (True, True)
+    """
     c, cached = loop.concurrency, loop.isl + loop.osl / 2.0
     decode_s = step.seconds(Batch(c, cached)).total_s
-    room = max(chunk_tokens - c, 256)
-    chunks = max(round(loop.isl / room + 0.499), 1)
+    chunks = max(round(loop.isl / max(chunk_tokens - c, 256) + 0.499), 1)
     chunk = loop.isl / chunks
-    groups = step.replica.attention_dp
-    together = max(min(groups, c), 1)
+    together = max(min(step.replica.attention_dp, c), 1)  # a prompt in each group of attention
     prompt = Batch(c, cached, round(chunk * together), together, (loop.isl - chunk) / 2.0)
     mixed_s = step.seconds(prompt).total_s
     extra = chunks * (mixed_s - decode_s) / together
-    each_s = decode_s + (c - 1.0) / loop.osl * extra
-    name = step.replica.engine.framework
-    ahead = step.values["queue.ahead"] * (c - 1.0) * extra
-    first_s = step.values[f"host.first.{name}"] + decode_s / 2.0 + chunks * mixed_s + ahead
-    return LoopTimes(first_s, each_s, decode_s, mixed_s)
+    return SteadyTimes(decode_s + (c - 1.0) / loop.osl * extra, decode_s, mixed_s)

@@ -37,7 +37,7 @@ class StepModel:
     collectives: Collectives | None = None  # None: of the shipped machine of such GPUs
     values: Values = field(default_factory=generation_values)
     kernels: Kernels = field(default_factory=kernels)
-    _known: dict[tuple[Batch, float], dict[str, KernelSeconds]] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[Batch, float | None], dict[str, KernelSeconds]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         r = self.replica
@@ -65,11 +65,14 @@ class StepModel:
     def _kernels(self, batch: Batch) -> dict[str, KernelSeconds]:
         """Seconds of the kernels by cause, and bytes of the small ones; cached, since parameters of the host change
         nothing about them."""
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
         key = (batch, self.values["routing.spread"])
+        if (batch, None) not in self._known:
+            self._known[batch, None] = self._computed(batch)
         if key not in self._known:
-            if len(self._known) > MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = self._computed(batch)
+            experts = self._experts(float(batch.tokens)) * self.replica.pp
+            self._known[key] = {**self._known[batch, None], "experts": experts}
         return self._known[key]
 
     def _computed(self, batch: Batch) -> dict[str, KernelSeconds]:
@@ -89,7 +92,6 @@ class StepModel:
         return {
             "products": products,
             "attention": attention * r.pp,
-            "experts": self._experts(float(batch.tokens)) * r.pp,
             "collectives": KernelSeconds(reduce_time(r, layers, self.communication, tokens, rows), 0.0),
             "dispatch": KernelSeconds(dispatch_time(r, layers, self.communication, tokens), 0.0),
             "elementwise": KernelSeconds(elementwise_bytes(r, layers, tokens) * r.pp, 0.0),

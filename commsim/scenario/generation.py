@@ -93,6 +93,10 @@ class SchedulerSpec(Strict):
     reserve_answer: bool | None = Field(
         default=None, description="the cache is reserved for whole answers: nothing is preempted"
     )
+    intake_steps: Count | None = Field(
+        default=None,
+        description="decode steps from one look for new requests to the next (SGLang, `--scheduler-recv-interval`)",
+    )
 
 
 class PrefillSpec(Strict):

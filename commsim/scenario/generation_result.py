@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from commsim.engine.timeline import Timeline
 from commsim.generation.memory import ReplicaMemory
 from commsim.generation.policy import Policy
 from commsim.generation.replica import Replica
@@ -190,6 +191,27 @@ class GenerationItem(Answer):
             "cache_share": cached,
         }
         return {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()}
+
+
+STEPS = ("prompts", "prompts and decode", "decode")
+"""What a step does, as a trace names it."""
+
+
+def trace_of(item: GenerationItem) -> tuple[Timeline, dict[int, tuple[Float64, Float64]]]:
+    """The steps of all engines, in which equal ones that follow each other are one row, and (seconds, bytes) of the
+    cache of each."""
+    rows: list[tuple[float, float, int, int, int, int]] = []
+    caches: dict[int, tuple[Float64, Float64]] = {}
+    first = 0
+    for pool in item.run.steps:
+        kinds = np.where(pool.prompt_tokens == 0, 2, np.where(pool.sequences > 0, 1, 0))
+        columns = (pool.start_s, pool.end_s, pool.engine + first, np.zeros_like(kinds), kinds, pool.cached.astype(int))
+        rows += list(zip(*(column.tolist() for column in columns), strict=True))
+        for engine in range(pool.engines):
+            mine = pool.engine == engine
+            caches[first + engine] = pool.end_s[mine], pool.cached[mine]
+        first += pool.engines
+    return Timeline.from_rows(rows, STEPS), caches
 
 
 def _means(steps: Steps, values: npt.NDArray[Any], edges: Float64) -> Float64:

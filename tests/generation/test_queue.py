@@ -12,10 +12,11 @@ from commsim.errors import InfeasibleError
 from commsim.generation.batch import Batch
 from commsim.generation.policy import Policy, policy_of
 from commsim.generation.queue import EnginePool, simulate, simulate_split
-from commsim.generation.replica import SERVING, Engine, Replica
+from commsim.generation.replica import SERVING, Engine, Replica, ServingFramework
 from commsim.generation.requests import Lengths, Requests, drawn
 from commsim.generation.run_result import RunResult
 from commsim.generation.scheduler import CacheRoom
+from commsim.generation.step import StepModel
 from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 
@@ -224,3 +225,14 @@ def test_a_server_needs_its_time_before_a_request_is_in_the_queue() -> None:
     assert later.ttft == pytest.approx(at_once.ttft + 0.25)
     assert later.tpot == pytest.approx(at_once.tpot)
     assert later.duration_s == pytest.approx(at_once.duration_s + 3 * 0.25)
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang"])
+def test_a_model_read_by_table_is_a_model_asked_at_every_step(framework: ServingFramework) -> None:
+    step = StepModel(Replica(model("llama-3-8b"), accelerator("H100"), Engine(framework)))
+    policy = replace(policy_of(step.replica), before_s=0.0)
+    requests = drawn(Lengths(1500, 0.3), Lengths(60, 0.3), 60).closed(30)
+    run = simulate(step.seconds, ROOM, requests, policy)
+    arrival, first, end = map(np.array, naive_run(lambda batch: step.seconds(batch).total_s, requests, policy))
+    assert run.ttft_s == pytest.approx((first - arrival).mean(), rel=0.01)
+    assert run.tpot_s == pytest.approx(((end - first) / (requests.answer - 1)).mean(), rel=0.005)

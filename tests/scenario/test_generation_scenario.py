@@ -185,3 +185,17 @@ def test_an_engine_without_work_holds_nothing(tmp_path: Path) -> None:
     assert share[0] > 0
     assert share[-1] > 0
     assert not any(share[20:-20])
+
+
+def test_a_trace_has_every_second_of_every_engine(tmp_path: Path) -> None:
+    from commsim.report.perfetto import chrome_trace
+    from commsim.scenario.run import prepare, traced
+
+    (scenario,) = load_scenarios(_file(tmp_path, mesh={"tp": 4}, prefill={"replicas": 1, "mesh": {"tp": 4}}))
+    shown = traced(prepare(scenario))
+    (item,) = cs.run(tmp_path / "serve.yaml").answers
+    assert isinstance(item, GenerationItem)
+    busy = sum(pool.busy_s for pool in item.run.steps)
+    assert float((shown.timeline.end_s - shown.timeline.start_s).sum()) == pytest.approx(busy)
+    assert set(shown.timeline.endpoint.tolist()) == {0, 1}
+    assert '"engine 1"' in chrome_trace(shown)

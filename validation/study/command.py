@@ -122,7 +122,7 @@ def kernels(data: Path | None, output: Output) -> None:
     _publish(output, figures, summary=lambda: summary(figures), report=lambda: write_report(figures))
 
 
-def generation(runs: Path | None, mode: str, output: Output) -> None:
+def generation(runs: Path | None, mode: str, workers: int, output: Output) -> None:
     """Score measured runs of serving frameworks (default: the project's), the architecture or the GPU left out."""
     from study.generation import MODES, document, score
     from study.generation_report import summary, write_report
@@ -132,7 +132,7 @@ def generation(runs: Path | None, mode: str, output: Output) -> None:
         raise ScenarioError("--report: the page is about the project's runs; leave --runs out")
     for path in output.files:
         check_writable(path)
-    figures = document(score(runs, mode))
+    figures = document(score(runs, mode, workers, _progress))
     if not figures["n_answered"]:
         reasons = [f"{of['reason']} ({of['rows']} rows)" for of in figures["not_answered"]]
         more = [f"and {len(reasons) - 10} more"] if len(reasons) > 10 else []
@@ -140,7 +140,7 @@ def generation(runs: Path | None, mode: str, output: Output) -> None:
         raise LogFormatError([Fault(str(runs), 0, 0, "", text)])
 
     def report() -> list[Path]:
-        both = {name: figures if name == mode else document(score(None, name)) for name in MODES}
+        both = {name: figures if name == mode else document(score(None, name, workers, _progress)) for name in MODES}
         return write_report(both["leave-model"], both["leave-gpu"])
 
     _publish(output, figures, summary=lambda: summary(figures), report=report)

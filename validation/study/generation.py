@@ -8,7 +8,7 @@ rows of is predicted by what ships.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.document import read_documents
+from commsim.errors import CommsimError
 from commsim.generation.parameters import generation_values
-from commsim.generation.steady import LoopTimes
-from commsim.generation.terms import kernels
+from commsim.generation.replica import Replica
+from commsim.generation.steady import ClosedLoop
+from commsim.generation.terms import PATH, kernels
+from commsim.processes import Pool
 from commsim.training.compute import Values
 from study.paths import VALIDATION
-from study.serving_fit import Predictions
+from study.serving_queue import LoopTimes, QueueTimes
 from study.serving_rows import Refused, ServingRow, ServingTable, read_runs
 
 FOLDER = VALIDATION / "generation"
@@ -32,6 +35,7 @@ WITHOUT = FOLDER / "runs_without.yaml"
 MODES = ("leave-model", "leave-gpu")
 
 Float64 = npt.NDArray[np.float64]
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +63,62 @@ def key_of(row: ServingRow, mode: str) -> str:
     return f"model:{row.architecture}" if mode == "leave-model" else f"gpu:{row.replica.gpu.name}"
 
 
-def score(path: Path | None = None, mode: str = MODES[0]) -> GenerationScores:
+@dataclass(frozen=True)
+class Job:
+    """A replica and its loads, with the parameters and the terms of kernels that are known of it."""
+
+    replica: Replica
+    loops: tuple[ClosedLoop, ...]
+    values: Values
+    terms: Path
+
+
+def score(
+    path: Path | None = None, mode: str = MODES[0], workers: int = 1, progress: Progress | None = None
+) -> GenerationScores:
     """The errors of a file's rows, by default of the project's."""
     table = read_runs(path or PROJECT)
     known: Mapping[str, Mapping[str, float]] = read_documents(WITHOUT)[0].data
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, row in enumerate(table.rows):
-        groups[key_of(row, mode)].append(i)
-    times: dict[int, LoopTimes] = {}
-    for key, places in groups.items():
-        rows = [table.rows[i] for i in places]
-        values: Values = {**generation_values(), **known.get(key, {})}
-        terms = kernels(path_without(rows[0].system)) if mode == "leave-gpu" and key in known else kernels()
-        times |= dict(zip(places, Predictions(terms).of_rows(rows, values), strict=True))
-    return GenerationScores(table, mode, [times[i] for i in range(len(table.rows))])
+    of: dict[tuple[str, str, Replica], dict[ClosedLoop, None]] = defaultdict(dict)
+    for row in table.rows:
+        of[key_of(row, mode), row.system, row.replica][row.loop] = None
+    jobs = [
+        Job(replica, tuple(loops), {**generation_values(), **known.get(key, {})}, _terms(key, system, mode, known))
+        for (key, system, replica), loops in of.items()
+    ]
+    made: dict[tuple[Replica, ClosedLoop], LoopTimes | str] = {}
+    with Pool(workers) as pool:
+        results = pool.map(_times, jobs)
+        for job, times in zip(
+            jobs, results if progress is None else progress(results, "replicas", len(jobs)), strict=True
+        ):
+            made |= {(job.replica, loop): t for loop, t in zip(job.loops, times, strict=True)}
+    answers = [made[row.replica, row.loop] for row in table.rows]
+    pairs = list(zip(table.rows, answers, strict=True))
+    refused = [Refused(row.id, t) for row, t in pairs if isinstance(t, str)]
+    rows = tuple(row for row, t in pairs if not isinstance(t, str))
+    answered = ServingTable(rows, (*table.refused, *refused))
+    return GenerationScores(answered, mode, [t for t in answers if not isinstance(t, str)])
+
+
+def _times(job: Job) -> list[LoopTimes | str]:
+    """The times of each load, or why the queue refuses it."""
+    queue = QueueTimes(job.values, kernels(job.terms))
+    out: list[LoopTimes | str] = []
+    for loop in job.loops:
+        try:
+            out.append(queue.of(job.replica, loop))
+        except CommsimError as error:
+            out.append(str(error).splitlines()[0])
+    return out
+
+
+def _terms(key: str, system: str, mode: str, known: Mapping[str, object]) -> Path:
+    return path_without(system) if mode == "leave-gpu" and key in known else PATH
 
 
 def path_without(system: str) -> Path:
     """The terms of kernels without a GPU; those that ship where they never saw it."""
-    from commsim.generation.terms import PATH
-
     path = FOLDER / f"kernels_without_{system}.yaml"
     return path if path.exists() else PATH
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from commsim.document.types import KeyFaults
 from commsim.scenario.generation import GenerationSpec, load_faults, machine_faults
 from commsim.scenario.setting import Setting
-from commsim.scenario.work import WorkItem, WorkSite
+from commsim.scenario.work import Traced, WorkItem, WorkSite
 
 if TYPE_CHECKING:
     from commsim.scenario.generation_result import GenerationItem
@@ -49,3 +49,12 @@ class GenerationWork(WorkItem):
         from commsim.scenario.generation_run import run_generation
 
         return run_generation(site.setting, site.topology, self.generation, loads=site.notes)
+
+    def traced(self, site: WorkSite) -> Traced:
+        """The steps of every engine, those of a prefill pool first, and its cache; equal decode steps are one."""
+        from commsim.scenario.generation_result import trace_of
+        from commsim.scenario.generation_run import run_generation
+
+        item, _ = run_generation(site.setting, site.topology, self.generation, loads=False)
+        timeline, caches = trace_of(item)
+        return Traced(timeline, f"{item.name}: {item.said}", kind="engine", streams=("steps",), counters=caches)

@@ -1,0 +1,66 @@
+"""Times of measured runs by the queue that `commsim run` uses: a closed loop of clients against the engine's scheduler.
+
+What the runs' benchmarks do that no column says is here: how many requests each client sends, how far lengths differ,
+and how often SGLang's servers look for new requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from commsim.generation.policy import Policy, policy_of
+from commsim.generation.queue import simulate
+from commsim.generation.replica import Replica
+from commsim.generation.requests import Lengths, drawn
+from commsim.generation.room import room_of
+from commsim.generation.steady import ClosedLoop
+from commsim.generation.step import StepModel
+from commsim.generation.step_table import StepTable
+from commsim.generation.terms import Kernels, kernels
+from commsim.training.compute import Values
+
+ROUNDS, MOST_REQUESTS = 10, 2000
+"""Requests of each client, as benchmarks of serving send them, and of all clients at most (three each at least)."""
+
+RANGE_RATIO = 0.9
+"""Lengths are drawn evenly from this part of those stated to all of it: runs of one length would go in lockstep, with
+times to the first token three times those measured."""
+
+INTAKE_STEPS = ((16, 10), (2**31, 30))
+"""Below so many clients, decode steps of SGLang from one look for new requests to the next (`--scheduler-recv-interval`,
+which its own default has at 1): read off the runs, whose time to the first token doubles from 8 to 16 clients."""
+
+
+def policy_of_run(replica: Replica, loop: ClosedLoop, values: Values) -> Policy:
+    """What the scheduler of a run does."""
+    policy = replace(policy_of(replica), before_s=values[f"host.first.{replica.engine.framework}"])
+    if replica.engine.framework == "sglang":
+        return replace(policy, intake_steps=next(steps for below, steps in INTAKE_STEPS if loop.concurrency < below))
+    return policy
+
+
+@dataclass(frozen=True)
+class LoopTimes:
+    """Mean seconds to the first token, and from one token to the next."""
+
+    first_s: float
+    each_s: float
+
+
+class QueueTimes:
+    """Times of loops by the queue; what steps of a replica take is asked once for all of its loops."""
+
+    def __init__(self, values: Values, terms: Kernels | None = None) -> None:
+        self._values, self._terms = values, terms or kernels()
+        self._tables: dict[Replica, StepTable] = {}
+
+    def of(self, replica: Replica, loop: ClosedLoop) -> LoopTimes:
+        """Of a replica under a load; InfeasibleError where its cache does not hold one request."""
+        if replica not in self._tables:
+            self._tables[replica] = StepTable(StepModel(replica, values=self._values, kernels=self._terms).seconds)
+        c, isl, osl = loop.concurrency, round(loop.isl), round(loop.osl)
+        rounds = max(min(ROUNDS, MOST_REQUESTS // c), 3)
+        requests = drawn(Lengths(isl, RANGE_RATIO), Lengths(osl, RANGE_RATIO), rounds * c).closed(c)
+        table = self._tables[replica]
+        run = simulate(table, room_of(replica, isl + osl), requests, policy_of_run(replica, loop, self._values))
+        return LoopTimes(run.ttft_s, run.tpot_s)
