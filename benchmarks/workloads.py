@@ -159,6 +159,28 @@ def _costs() -> Callable[[], float]:
     return run
 
 
+def _decode_steps() -> Callable[[], float]:
+    """Steps of DeepSeek-V3 on eight H200, every one of another length of the cache."""
+    from itertools import count
+
+    from commsim.generation.batch import Batch
+    from commsim.generation.formats import formats
+    from commsim.generation.replica import Engine, Replica
+    from commsim.generation.step import StepModel
+    from commsim.training.accelerator import accelerator
+    from commsim.training.model import model
+
+    replica = Replica(model("deepseek-v3"), accelerator("H200"), Engine("sglang"), tp=8, formats=formats("fp8_block"))
+    step, cached = StepModel(replica), count(1000)
+
+    def run() -> float:
+        for _ in range(100):
+            step.seconds(Batch(64, float(next(cached))))
+        return 100.0
+
+    return run
+
+
 def _simulated(make: Callable[[], Program], **how: Any) -> Callable[[], Callable[[], float]]:
     def prepare() -> Callable[[], float]:
         program = make()
@@ -446,5 +468,6 @@ WORKLOADS = [
         20.0,
         2048,
     ),
+    Workload("decode-step", "decode steps of 64 sequences, warm: at most 5 ms each", "kop/s", 0.2, _decode_steps),
     Workload("cost", "calls of commsim.cost, warm, a size each: at most 50 us a call", "kop/s", 20.0, _costs),
 ]

@@ -138,14 +138,14 @@ STARTS = {p.name: p.start for p in generation_parameters()}
 
 def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
     """Of rows the seconds to the first token that the queue says; NaN of those that it refuses."""
-    from study.generation import Job, _times
+    from study.generation import Job, times_of
 
     jobs: dict[Any, dict[Any, None]] = {}
     for row in rows:
         jobs.setdefault(row.replica, {})[row.loop] = None
     known = {}
     for replica, loops in jobs.items():
-        times = _times(Job(replica, tuple(loops), values, PATH))
+        times = times_of(Job(replica, None, tuple(loops), values, PATH))
         known |= {(replica, loop): t if isinstance(t, str) else t.first_s for loop, t in zip(loops, times, strict=True)}
     return [float("nan") if isinstance(s := known[row.replica, row.loop], str) else s for row in rows]
 
@@ -153,12 +153,13 @@ def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
 def fit_runs(*, write: bool) -> int:
     """Fit parameters to the project's runs, whole and with each architecture and GPU left out."""
     from study.generation import MODES, PROJECT, WITHOUT, key_of, path_without
-    from study.serving_fit import Predictions, first_seconds, fitted, free_parameters
+    from study.serving_fit import Predictions, first_seconds, fitted, free_parameters, some_runs
     from study.serving_rows import read_runs
 
-    rows = read_runs(PROJECT).rows
+    rows = some_runs([row for row in read_runs(PROJECT).rows if row.split is None])
     names, shared = [*free_parameters(), *FIRST], Predictions()
     whole = dict(fitted(rows, shared))
+    print("whole", flush=True)
     queued = _queued(rows, {**whole, **dict.fromkeys(FIRST, 0.0)})
 
     def with_first(values: Terms, chosen: list[int]) -> dict[str, float]:

@@ -39,7 +39,7 @@ def touched_experts(local: float, experts: float, top_k: float, tokens: float, s
     [221.4, 192.0, 170.7]
     """
     expected = top_k / experts * tokens
-    missed = exp(-expected) if spread <= 0 else (1.0 + spread * expected) ** (-1.0 / spread)
+    missed = exp(-expected) if spread < 1e-6 else (1.0 + spread * expected) ** (-1.0 / spread)
     return local * (1.0 - missed)
 
 

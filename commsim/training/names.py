@@ -11,7 +11,7 @@ _KINDS = frozenset(("moe", "dense", "model"))
 """Words inside a name that its size says already."""
 
 _TUNED = re.compile(
-    r"instruct|chat|base|hf|it|pt|thinking|preview|v0\.\d+|\d{4}|fp8|bf16|nvfp4|mxfp4|fp4|int[48]|w\d+a\d+|awq|gptq|dynamic"
+    r"instruct|chat|base|hf|it|pt|thinking|preview|v0\.\d+|\d{4}|base|8k|fp8|bf16|nvfp4|mxfp4|fp4|int[48]|w\d+a\d+|awq|gptq|dynamic"
 )
 """Words after a name that change its weights, or their format or date, but not its shape."""
 

@@ -99,3 +99,15 @@ def test_a_replica_that_does_not_fit_has_no_room() -> None:
     memory = replica_memory(Replica(model("deepseek-v3"), accelerator("H100"), tp=4, formats=formats("fp8_block")))
     assert not memory.fits
     assert memory.most_sequences(1024) == 0
+
+
+def test_a_released_parameter_changes_what_it_names_alone() -> None:
+    of = MODELS["experts"]
+    batch = Batch(16, 1500.0)
+    base = of.seconds(batch)
+    slower = of.with_values({**of.values, "host.step.vllm": of.values["host.step.vllm"] + 1e-3}).seconds(batch)
+    assert slower.host == pytest.approx(base.host + 1e-3)
+    assert slower.gpu_s == base.gpu_s
+    uneven = of.with_values({**of.values, "routing.spread": 2.0}).seconds(batch)
+    assert uneven.experts < base.experts
+    assert uneven.products == base.products

@@ -47,6 +47,7 @@ ROUNDED = {
     "llama-7b": 0.6,
     "llama2-34b": -0.8,
     "llama4-scout": -1.2,  # the vision encoder is not included
+    "qwen3.5-35b-a3b": -1.0,  # the same
     "glm-4.5": -0.7,  # the MTP layer is not included
     "glm-4.5-air": 0.9,
     "minimax-m2": -0.6,

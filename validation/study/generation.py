@@ -26,7 +26,7 @@ from commsim.processes import Pool
 from commsim.training.compute import Values
 from study.paths import VALIDATION
 from study.serving_queue import LoopTimes, QueueTimes
-from study.serving_rows import Refused, ServingRow, ServingTable, read_runs
+from study.serving_rows import Refused, ServingRow, ServingTable, Split, read_runs
 
 FOLDER = VALIDATION / "generation"
 PROJECT = FOLDER / "serving.csv"
@@ -68,6 +68,7 @@ class Job:
     """A replica and its loads, with the parameters and the terms of kernels that are known of it."""
 
     replica: Replica
+    split: Split | None
     loops: tuple[ClosedLoop, ...]
     values: Values
     terms: Path
@@ -79,21 +80,27 @@ def score(
     """The errors of a file's rows, by default of the project's."""
     table = read_runs(path or PROJECT)
     known: Mapping[str, Mapping[str, float]] = read_documents(WITHOUT)[0].data
-    of: dict[tuple[str, str, Replica], dict[ClosedLoop, None]] = defaultdict(dict)
+    of: dict[tuple[str, str, Replica, Split | None], dict[ClosedLoop, None]] = defaultdict(dict)
     for row in table.rows:
-        of[key_of(row, mode), row.system, row.replica][row.loop] = None
+        of[key_of(row, mode), row.system, row.replica, row.split][row.loop] = None
     jobs = [
-        Job(replica, tuple(loops), {**generation_values(), **known.get(key, {})}, _terms(key, system, mode, known))
-        for (key, system, replica), loops in of.items()
+        Job(
+            replica,
+            split,
+            tuple(loops),
+            {**generation_values(), **known.get(key, {})},
+            _terms(key, system, mode, known),
+        )
+        for (key, system, replica, split), loops in of.items()
     ]
-    made: dict[tuple[Replica, ClosedLoop], LoopTimes | str] = {}
+    made: dict[tuple[Replica, Split | None, ClosedLoop], LoopTimes | str] = {}
     with Pool(workers) as pool:
-        results = pool.map(_times, jobs)
+        results = pool.map(times_of, jobs)
         for job, times in zip(
             jobs, results if progress is None else progress(results, "replicas", len(jobs)), strict=True
         ):
-            made |= {(job.replica, loop): t for loop, t in zip(job.loops, times, strict=True)}
-    answers = [made[row.replica, row.loop] for row in table.rows]
+            made |= {(job.replica, job.split, loop): t for loop, t in zip(job.loops, times, strict=True)}
+    answers = [made[row.replica, row.split, row.loop] for row in table.rows]
     pairs = list(zip(table.rows, answers, strict=True))
     refused = [Refused(row.id, t) for row, t in pairs if isinstance(t, str)]
     rows = tuple(row for row, t in pairs if not isinstance(t, str))
@@ -101,13 +108,13 @@ def score(
     return GenerationScores(answered, mode, [t for t in answers if not isinstance(t, str)])
 
 
-def _times(job: Job) -> list[LoopTimes | str]:
+def times_of(job: Job) -> list[LoopTimes | str]:
     """The times of each load, or why the queue refuses it."""
     queue = QueueTimes(job.values, kernels(job.terms))
     out: list[LoopTimes | str] = []
     for loop in job.loops:
         try:
-            out.append(queue.of(job.replica, loop))
+            out.append(queue.of(job.replica, loop, job.split))
         except CommsimError as error:
             out.append(str(error).splitlines()[0])
     return out

@@ -67,7 +67,7 @@ def fitted(rows: Sequence[ServingRow], predictions: Predictions) -> Values:
     """The parameters that rows say; others as shipped."""
     from scipy.optimize import least_squares
 
-    rows = _some([row for row in rows if has_room(row)])
+    rows = some_runs([row for row in rows if has_room(row)])
     of = {p.name: p for p in generation_parameters()}
     names = free_parameters()
     starts = np.log([of[name].start for name in names])
@@ -81,7 +81,7 @@ def fitted(rows: Sequence[ServingRow], predictions: Predictions) -> Values:
         apart = [x[names.index(f"host.{part}.vllm")] - x[names.index(f"host.{part}.sglang")] for part in PARTS]
         return np.concatenate([_robust(off), PRIOR * (x - starts) / spreads, PRIOR / ALIKE * np.array(apart)])
 
-    fit = least_squares(residuals, starts, x_scale=spreads, diff_step=0.02, xtol=1e-3, ftol=1e-4, max_nfev=15)
+    fit = least_squares(residuals, starts, x_scale=spreads, diff_step=0.02, xtol=1e-3, ftol=1e-4, max_nfev=10)
     return values_of(names, fit.x)
 
 
@@ -104,11 +104,11 @@ def _weights(rows: Sequence[ServingRow]) -> Float64:
     return np.array([(mean / runs[row.architecture] ** 0.5 / same[row.replica, row.loop]) ** 0.5 for row in rows])
 
 
-MOST_RUNS = 40
+MOST_RUNS = 25
 """Of an architecture, framework and GPU, drawn with a fixed seed: what a fit looks at."""
 
 
-def _some(rows: Sequence[ServingRow]) -> list[ServingRow]:
+def some_runs(rows: Sequence[ServingRow]) -> list[ServingRow]:
     """Rows of at most `MOST_RUNS` runs of each kind."""
     kinds: dict[tuple[str, str, str], dict[tuple[Replica, ClosedLoop], None]] = {}
     for row in rows:

@@ -6,10 +6,14 @@ and how often SGLang's servers look for new requests.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
+from commsim.generation.exchanges import NIC_BYTES_PER_S
+from commsim.generation.memory import replica_memory
 from commsim.generation.policy import Policy, policy_of
-from commsim.generation.queue import simulate
+from commsim.generation.queue import EnginePool, Send, simulate_pool, simulate_split
 from commsim.generation.replica import Replica
 from commsim.generation.requests import Lengths, drawn
 from commsim.generation.room import room_of
@@ -18,6 +22,7 @@ from commsim.generation.step import StepModel
 from commsim.generation.step_table import StepTable
 from commsim.generation.terms import Kernels, kernels
 from commsim.training.compute import Values
+from study.serving_rows import Split
 
 ROUNDS, MOST_REQUESTS = 10, 2000
 """Requests of each client, as benchmarks of serving send them, and of all clients at most (three each at least)."""
@@ -27,7 +32,7 @@ RANGE_RATIO = 0.9
 times to the first token three times those measured."""
 
 INTAKE_STEPS = ((16, 10), (2**31, 30))
-"""Below so many clients, decode steps of SGLang from one look for new requests to the next (`--scheduler-recv-interval`,
+"""Below so many clients, decode steps of SGLang from one look for requests to the next (`--scheduler-recv-interval`,
 which its own default has at 1): read off the runs, whose time to the first token doubles from 8 to 16 clients."""
 
 
@@ -54,13 +59,33 @@ class QueueTimes:
         self._values, self._terms = values, terms or kernels()
         self._tables: dict[Replica, StepTable] = {}
 
-    def of(self, replica: Replica, loop: ClosedLoop) -> LoopTimes:
-        """Of a replica under a load; InfeasibleError where its cache does not hold one request."""
-        if replica not in self._tables:
-            self._tables[replica] = StepTable(StepModel(replica, values=self._values, kernels=self._terms).seconds)
+    def of(self, replica: Replica, loop: ClosedLoop, split: Split | None = None) -> LoopTimes:
+        """Of a replica under a load, or of replicas that decode beside others that read; InfeasibleError where a cache
+        does not hold one request."""
         c, isl, osl = loop.concurrency, round(loop.isl), round(loop.osl)
         rounds = max(min(ROUNDS, MOST_REQUESTS // c), 3)
         requests = drawn(Lengths(isl, RANGE_RATIO), Lengths(osl, RANGE_RATIO), rounds * c).closed(c)
-        table = self._tables[replica]
-        run = simulate(table, room_of(replica, isl + osl), requests, policy_of_run(replica, loop, self._values))
+        decode = self._pool(replica, loop)
+        if split is None:
+            run = simulate_pool(decode, requests)
+        else:
+            prefill = replace(self._pool(split.reader, loop), replicas=split.readers)
+            run = simulate_split(prefill, replace(decode, replicas=split.decoders), _send(replica), requests)
         return LoopTimes(run.ttft_s, run.tpot_s)
+
+    def _pool(self, replica: Replica, loop: ClosedLoop) -> EnginePool:
+        if replica not in self._tables:
+            self._tables[replica] = StepTable(StepModel(replica, values=self._values, kernels=self._terms).seconds)
+        room = room_of(replica, round(loop.isl + loop.osl))
+        return EnginePool(self._tables[replica], room, policy_of_run(replica, loop, self._values))
+
+
+def _send(replica: Replica) -> Send:
+    """A cache's way over NVLink, or a NIC of 400 Gb/s where it joins no two engines; nothing contends."""
+    memory, gpu = replica_memory(replica), replica.gpu
+    rate = gpu.nvlink_bytes_per_s if gpu.rack > 1 else NIC_BYTES_PER_S
+
+    def send(env: Any, _origin: int, _target: int, tokens: int) -> Generator[Any, Any, None]:
+        yield env.timeout(memory.sequence_bytes(tokens) / rate)
+
+    return send

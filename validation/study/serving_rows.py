@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,11 +35,22 @@ MILLI = 1e-3
 
 
 @dataclass(frozen=True)
+class Split:
+    """Engines that read prompts apart from those that decode, and how many there are of each."""
+
+    reader: Replica
+    readers: int
+    decoders: int
+
+
+@dataclass(frozen=True)
 class ServingRow:
-    """A measured run: the replica, its load, seconds to the first and from token to token (0: not stated)."""
+    """A measured run: the replica (that decodes), its load, seconds to the first and from token to token (0: not
+    stated)."""
 
     id: str
     replica: Replica
+    split: Split | None
     loop: ClosedLoop
     first_s: float
     each_s: float
@@ -129,6 +140,8 @@ def _row(record: CsvRecord, name: str) -> ServingRow:
     for value, what in ((isl, "isl"), (osl, "osl"), (each_s, "silicon_tpot_ms"), (concurrency, "concurrency")):
         if value <= 0:
             raise CommsimError(f"it states no {what}")
+    if mode.startswith("agg") and layout.pool:
+        mode = "pool"
     replica = Replica(
         model=of,
         gpu=gpu,
@@ -141,7 +154,12 @@ def _row(record: CsvRecord, name: str) -> ServingRow:
         formats=_formats(record, of),
     )
     loop = ClosedLoop(max(round(concurrency), 1), isl, osl)
-    return ServingRow(name, replica, loop, first_s, each_s, record["system"], mode, architecture(of))
+    split = None
+    if layout.pool:
+        replica, split = pool_of(replica, layout.pool, loop.concurrency)
+    elif mode.startswith("disagg"):
+        split = Split(replica, 1, 1)
+    return ServingRow(name, replica, split, loop, first_s, each_s, record["system"], mode, architecture(of))
 
 
 # -- names ---------------------------------
@@ -198,7 +216,8 @@ def _blocks(name: str, of: Model) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is cut; `groups`: what the concurrency per replica is to be multiplied with."""
+    """How a model is cut; `groups`: what the concurrency per replica is to be multiplied with; `pool`: GPUs of engines
+    that no column says."""
 
     tp: int
     pp: int
@@ -206,6 +225,7 @@ class Layout:
     moe_tp: int
     moe_ep: int
     groups: int
+    pool: int = 0
 
 
 def layout_of(record: CsvRecord, of: Model, gpu: Accelerator) -> Layout:
@@ -230,8 +250,26 @@ def layout_of(record: CsvRecord, of: Model, gpu: Accelerator) -> Layout:
         tp, dp = (moe_tp, 1) if tp > 1 else (1, moe_tp)
         ep, moe_tp = moe_tp, 1
     elif of.heads % tp:
-        # No head is cut: the GPUs of a pool, whose attention is data parallel.
-        tp, dp, ep, moe_tp = 1, tp * dp, tp * dp, 1
+        return Layout(1, 1, 1, 1, 1, groups, tp * dp)  # no head is cut
     if of.moe is None:
         ep, moe_tp = 1, tp
     return Layout(tp, pp, dp, moe_tp, ep, groups)
+
+
+ENGINE_GPUS, DATA_PARALLEL_FROM = 8, 16
+"""GPUs of an engine of a pool, and sequences on each GPU from which all that decode are one engine with attention data
+parallelism."""
+
+
+def pool_of(one: Replica, gpus: int, concurrency: int) -> tuple[Replica, Split]:
+    """The engines that decode of a pool of so many GPUs, and those that read: what engines of eight leave (four), or
+    eight. Where every GPU has many sequences, those that decode are one engine, each GPU with sequences of its own."""
+    reading = gpus % ENGINE_GPUS or ENGINE_GPUS
+    decoding = gpus - reading
+    if decoding < ENGINE_GPUS:
+        raise CommsimError(f"its mesh of {gpus} GPUs cuts no head, and no pool of engines of {ENGINE_GPUS} is in it")
+    experts = one.model.moe is not None
+    reader = replace(one, tp=reading, moe_tp=reading)
+    if experts and concurrency / decoding >= DATA_PARALLEL_FROM:
+        return replace(one, tp=1, attention_dp=decoding, moe_tp=1, moe_ep=decoding), Split(reader, 1, 1)
+    return replace(one, tp=ENGINE_GPUS, moe_tp=ENGINE_GPUS), Split(reader, 1, decoding // ENGINE_GPUS)
