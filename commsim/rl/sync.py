@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from commsim.rl.weights import Tensors, ModelWeights
+from commsim.rl.weights import ModelWeights, Tensors
 from commsim.training.communicators import SEND, CommTime
 from commsim.training.mesh import Mesh
 from commsim.training.spec import Step

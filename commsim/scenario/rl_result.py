@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from commsim.rl.step import StepPhase, RlStep
+from commsim.rl.step import RlStep, StepPhase
 from commsim.scenario.answer import Answer
 from commsim.units import GIB
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commsim.generation.requests import Requests
 from commsim.rl.lengths import asked, lengths_of
-from commsim.rl.step import ENGINES, TRAINER, StepPhase, RlStep
+from commsim.rl.step import ENGINES, TRAINER, RlStep, StepPhase
 from commsim.rl.sync import Engines, SyncTime, Way, gather_seconds, sync_seconds
 from commsim.rl.transfers import Moved, held_bytes
 from commsim.rl.weights import weights_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.rl.step import ENGINES, TRAINER, StepPhase, RlStep
+from commsim.rl.step import ENGINES, TRAINER, RlStep, StepPhase
 
 PHASES = (
     StepPhase("rollout", "rollout", 10.0, ENGINES),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commsim.rl.sync import HOST_CALLS, Engines, sync_seconds
-from commsim.rl.weights import Tensors, ModelWeights, weights_of
+from commsim.rl.weights import ModelWeights, Tensors, weights_of
 from commsim.training.accelerator import accelerator
 from commsim.training.mesh import Mesh
 from commsim.training.model import model

@@ -13,9 +13,7 @@ HEADER = (
     "id,backend,backend_version,model_path,system,precision,mode,isl,osl,gemm_quant_mode,moe_quant_mode,batch_size,"
     "tp_size,pp_size,attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms,concurrency"
 )
-ROW = (
-    "s0,vllm,0.19.0,MiniMaxAI/MiniMax-M2.5,b200_sxm,fp8,agg,1024,1024,fp8,fp8,64.0,4.0,1.0,1.0,4.0,1.0,88.0,9.5,64.0"
-)
+ROW = "s0,vllm,0.19.0,MiniMaxAI/MiniMax-M2.5,b200_sxm,fp8,agg,1024,1024,fp8,fp8,64.0,4.0,1.0,1.0,4.0,1.0,88.0,9.5,64.0"
 
 
 def table_of(tmp_path: Path, *rows: str, header: str = HEADER) -> ServingTable:
