@@ -61,6 +61,10 @@ class GenerateOptions:
         str | None,
         typer.Option(metavar="IN:OUT", help="With --on: tokens in and out (default: 1024:1024)."),
     ] = None
+    range_ratio: Annotated[
+        float | None,
+        typer.Option(help="With --on: lengths are drawn evenly, from that part of IN and OUT up (default: 1)."),
+    ] = None
     batch: Annotated[
         int | None,
         typer.Option(min=1, help="With --on: requests that each replica has at once (default: 1, unless --rate)."),

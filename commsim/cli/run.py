@@ -42,7 +42,8 @@ def run(
     plot: Annotated[
         bool | None,
         typer.Option(
-            help="Draw bandwidth.png and .svg, of a training step pipeline.png (default: as the scenario says)."
+            help="Draw bandwidth.png and .svg, of a training step pipeline.png, of requests queue.png, load.png and "
+            "others (default: as the scenario says)."
         ),
     ] = None,
     html: Annotated[
@@ -70,7 +71,8 @@ def run(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Write a training step, or with library none the moves of the largest size, as a Chrome trace."
+            help="Write a training step, the steps of engines that answer requests, or with library none the moves of "
+            "the largest size, as a Chrome trace."
         ),
     ] = None,
     export_chakra: Annotated[

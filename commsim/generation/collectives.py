@@ -45,6 +45,9 @@ NCCL_VERSION = (2, 27, 5)
 
 LEAST_BYTES = 256.0
 
+NIC_BYTES_PER_S = 50e9
+"""One direction of a GPU's NIC of 400 Gb/s, as the shipped machines of such GPUs have it."""
+
 FUSED_SINCE = 90
 """Compute capability from which SGLang runs FlashInfer's all-reduce, which is TensorRT-LLM's, fused with the norm after
 it (`python/sglang/srt/layers/flashinfer_comm_fusion.py`). Its own would jump by 3 ms a step from 16 to 32 sequences of
@@ -89,12 +92,18 @@ def _ring_seconds(gpu: Accelerator, collective: str, ranks: int, nbytes: float) 
 
 @dataclass(eq=False)
 class Collectives:
-    """Seconds of the collectives of a framework on GPUs of one kind."""
+    """Seconds of the collectives of a framework on GPUs of one kind.
+
+    ``near``: ranks whose memory is joined, so that the framework's own kernels reach it (0: those of the GPU's NVLink).
+    ``nic_bytes_per_s``: one direction of a GPU's share of the NICs, where exchanges of experts leave that domain.
+    """
 
     gpu: Accelerator
     engine: Engine
     nccl: NcclSeconds
     multicast: bool = True
+    near: int = 0
+    nic_bytes_per_s: float = NIC_BYTES_PER_S
     _device: KernelDevice | None = field(init=False, default=None)
     _knots: dict[tuple[str, int, int], float] = field(init=False, default_factory=dict)
 
@@ -113,7 +122,7 @@ class Collectives:
 
     def _own(self, ranks: int, nbytes: float) -> float | None:
         framework = self.engine.framework
-        if self._device is None or framework == "hf":
+        if self._device is None or framework == "hf" or 0 < self.near < ranks:
             return None
         release = self.engine.release
         if framework == "sglang" and self._device.capability >= FUSED_SINCE:

@@ -16,9 +16,6 @@ from commsim.training.dispatch import (
 WIDE_BYTES = 2.0
 """Of an element that is summed."""
 
-NIC_BYTES_PER_S = 50e9
-"""One direction of a GPU's NIC of 400 Gb/s, where an exchange of experts leaves a domain of NVLink."""
-
 
 def reduce_time(r: Replica, layers: Layers, c: Collectives, tokens: float, rows: float) -> float:
     """All-reduces after attention and after the MLP, of the embedding, and gathering the logits of so many rows.
@@ -45,18 +42,18 @@ def dispatch_time(r: Replica, layers: Layers, c: Collectives, tokens: float) -> 
     gathered = c.all_gather(ranks, elements * r.formats.experts.input_bytes)
     gathered += c.reduce_scatter(ranks, elements * WIDE_BYTES)
     if r.moe_tp == 1 and r.engine.framework != "hf":
-        gathered = min(gathered, _dispatcher_time(r, tokens))
+        gathered = min(gathered, _dispatcher_time(r, c, tokens))
     return layers.experts * r.pp * gathered
 
 
-def _dispatcher_time(r: Replica, tokens: float) -> float:
+def _dispatcher_time(r: Replica, c: Collectives, tokens: float) -> float:
     moe = r.model.moe
     assert moe is not None
-    ranks = r.attention_dp * r.tp
+    ranks, inside = r.attention_dp * r.tp, min(r.inside, c.near or r.inside)
     exchange = ExpertExchange(
-        tokens=tokens / r.tp, hidden=r.model.hidden, top_k=moe.top_k, experts=moe.experts, ranks=ranks, inside=r.inside
+        tokens=tokens / r.tp, hidden=r.model.hidden, top_k=moe.top_k, experts=moe.experts, ranks=ranks, inside=inside
     )
-    nvlink = r.gpu.generation == "blackwell" and r.inside == ranks
+    nvlink = r.gpu.generation == "blackwell" and inside == ranks
     d = Dispatcher("nvlink" if nvlink else "deepep_low_latency", dispatch_bytes=r.formats.experts.input_bytes)
-    links = RankLinks.of(r.gpu, NIC_BYTES_PER_S)
+    links = RankLinks.of(r.gpu, c.nic_bytes_per_s)
     return float(dispatch_seconds(d, exchange, links) + combine_seconds(d, exchange, links))

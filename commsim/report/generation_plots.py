@@ -156,7 +156,7 @@ def plot_queue(item: GenerationFigures, provenance: str = "") -> Figure:
             one.set_ylabel(label)
             one.set_ylim(bottom=0)
             if len(lines) > 1:
-                one.legend(loc="center right")
+                one.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=len(lines))
         axes[-1].set_xlabel("time (s)")
         axes[-1].set_xlim(0, float(ends[-1]))
     return figure

@@ -29,6 +29,7 @@ class AskedGeneration:
     model: str
     on: str
     lengths: str
+    range_ratio: float | None = None
     nodes: int | None = None
     tp: int | None = None
     pp: int | None = None
@@ -61,11 +62,15 @@ def _document(asked: AskedGeneration) -> Document:
         raise ScenarioError(f"found the file {show(asked.model)} beside --on, expected a model, such as llama-3-70b")
     if not asked.model.endswith(".json"):
         _known(asked.model)
-    prompt, answer = _lengths(asked.lengths)
     mesh: dict[str, Any] = {}
-    item: dict[str, Any] = {"model": asked.model, "mesh": mesh, "prompt": prompt, "answer": answer}
+    item: dict[str, Any] = {"model": asked.model, "mesh": mesh}
+    item |= dict(zip(("prompt", "answer"), _lengths(asked.lengths), strict=True))
     options: dict[KeyPath, str] = {(*_ITEM, "model"): asked.model}
     options |= {(*_ITEM, name): f"--generate {asked.lengths}" for name in ("prompt", "answer")}
+    if asked.range_ratio is not None:
+        for name in ("prompt", "answer"):
+            item[name] = {"tokens": item[name], "range_ratio": asked.range_ratio}
+            options[*_ITEM, name, "range_ratio"] = f"--range-ratio {asked.range_ratio:g}"
     for name in ("tp", "pp", "ep", "attention_dp"):
         if (value := getattr(asked, name)) is not None:
             mesh[name] = value

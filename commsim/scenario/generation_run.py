@@ -26,7 +26,7 @@ from commsim.scenario.params import nccl_parameters
 from commsim.scenario.predictors import survived
 from commsim.training.communicators import GroupCalls
 from commsim.training.nccl_groups import NcclGroups
-from commsim.units import GIB
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
@@ -96,7 +96,13 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
     def pool(mesh: ReplicaMesh, replicas: int, budget: int | None = None) -> tuple[EnginePool, Replica]:
         replica = replica_of(spec, mesh, topology, setting.base_dir)
         _check_weights(replica, replica_memory(replica))
-        collectives = Collectives(replica.gpu, replica.engine, nccl_of(calls, topology))
+        collectives = Collectives(
+            replica.gpu,
+            replica.engine,
+            nccl_of(calls, topology),
+            near=topology.ranks_per_node,
+            nic_bytes_per_s=topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node or GIGA,
+        )
         table = StepTable(StepModel(replica, collectives).seconds)
         policy = policy_for(spec, replica)
         if budget is not None:

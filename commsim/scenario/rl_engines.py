@@ -16,6 +16,7 @@ from commsim.generation.replica import Engine, Replica
 from commsim.generation.step import StepModel
 from commsim.rl.rollout import LOG_PROB_S, RolloutRun, roll_out
 from commsim.scenario.generation_run import group_calls
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from commsim.generation.requests import Requests
@@ -50,7 +51,8 @@ def collectives_of(setting: Setting, topology: Topology, replica: Replica, ranks
     def seconds(collective: str, count: int, nbytes: float) -> float:
         return calls(collective, nbytes, np.array(ranks).reshape(-1, count))
 
-    return Collectives(replica.gpu, replica.engine, seconds)
+    nic = topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
+    return Collectives(replica.gpu, replica.engine, seconds, near=topology.ranks_per_node, nic_bytes_per_s=nic or GIGA)
 
 
 def rollout_of(

@@ -29,11 +29,25 @@ def test_a_models_name_and_a_machine_are_a_scenario() -> None:
     assert (answer["prompt_tokens"], answer["answer_tokens"]) == (256, 32)
 
 
-def test_a_machine_has_as_many_nodes_as_a_replica_needs_or_as_are_asked_for() -> None:
-    assert _json("--tp", "16")["gpus"] == 16
-    assert _json("--tp", "8", "-n", "2")["replicas"] == 2
-    assert _json("--tp", "8")["clients"] == 1
-    assert _json("--rate", "40", "--requests", "20")["clients"] == 0
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["--tp", "16", "--requests", "2"], "gpus", 16),
+        (["--tp", "8", "-n", "2", "--requests", "4"], "replicas", 2),
+        (["--tp", "8"], "clients", 1),
+        (["--rate", "40", "--requests", "20"], "clients", 0),
+    ],
+)
+def test_a_machine_has_as_many_nodes_as_a_replica_needs_or_as_are_asked_for(
+    words: list[str], key: str, value: int
+) -> None:
+    assert _json(*words)[key] == value
+
+
+def test_lengths_may_be_drawn() -> None:
+    drawn = _json("--tp", "8", "--batch", "4", "--range-ratio", "0.5")
+    assert 128 < float(str(drawn["prompt_tokens"])) < 256
+    assert 16 < float(str(drawn["answer_tokens"])) < 32
 
 
 def test_overrides_go_on_top(tmp_path: Path) -> None:
@@ -61,6 +75,7 @@ def test_a_file_of_a_topology_is_a_machine(tmp_path: Path) -> None:
         (["llama-3-70b", "--on", "hgx-h100", "--framework", "vlm"], "did you mean 'vllm'?"),
         (["llama-3-70b", "--on", "hgx-h100"], "does not fit on 1 H100"),
         (["llama-3-8b", "--on", "hgx-h100", "--batch", "2", "--rate", "1"], "found batch and rate"),
+        (["llama-3-8b", "--on", "hgx-h100", "--range-ratio", "2"], "override '--range-ratio 2' workload.0.generation"),
         (["x.json", "--on", "hgx-h100"], "x.json"),
     ],
 )

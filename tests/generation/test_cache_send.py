@@ -18,8 +18,8 @@ NIC = NETWORK_EFFICIENCY * 50e9
 TOPOLOGY = load_preset("hgx-h100-ndr400", nodes=2)
 
 
-def _replica(tp: int, name: str = "llama-3-8b", **mesh: int) -> Replica:
-    return Replica(model(name), accelerator("H100"), tp=tp, **mesh)
+def _replica(tp: int, name: str = "llama-3-8b", groups: int = 1) -> Replica:
+    return Replica(model(name), accelerator("H100"), tp=tp, attention_dp=groups, moe_ep=groups)
 
 
 def _ways(reader: Replica, readers: tuple[int, ...], decoder: Replica, decoders: tuple[int, ...]) -> CacheWays:
@@ -65,7 +65,7 @@ def test_two_halves_that_one_gpu_made_leave_by_its_one_nic() -> None:
 def test_latent_caches_are_whole_on_every_rank() -> None:
     """Every rank of tensor parallelism holds all of MLA's cache, a group of attention one alone."""
     reader = _replica(8, "deepseek-v3")
-    groups = _replica(1, "deepseek-v3", attention_dp=8, moe_ep=8)
+    groups = _replica(1, "deepseek-v3", groups=8)
     one, all_ranks = (_ways(reader, (0,), r, (8,)) for r in (groups, reader))
     assert one.seconds(0, 0, 4096) == pytest.approx(all_ranks.seconds(0, 0, 4096), rel=1e-2)
 

@@ -97,7 +97,7 @@ def _same_as_naive(requests: Requests, policy: Policy) -> None:
     st.integers(1, 3),
 )
 def test_every_token_is_made_once_whatever_is_preempted(
-    tokens: list[tuple[int, int]], framework: str, room: int, clients: int, replicas: int
+    tokens: list[tuple[int, int]], framework: ServingFramework, room: int, clients: int, replicas: int
 ) -> None:
     requests = _requests(tokens).closed(clients)
     run = simulate(linear, CacheRoom(room), requests, FRAMEWORKS[framework], replicas)
@@ -105,7 +105,7 @@ def test_every_token_is_made_once_whatever_is_preempted(
     assert (run.first_s > run.arrival_s).all()
     assert (run.end_s >= run.first_s).all()
     assert run.steps[0].cached.max() <= room
-    alone = [simulate(linear, ROOM, Requests(*(np.array([v]) for v in pair))) for pair in tokens]
+    alone = [simulate(linear, ROOM, _requests([pair])) for pair in tokens]
     assert (run.ttft >= 0.99 * np.array([one.ttft_s for one in alone])).all()
     assert (run.latency >= 0.99 * np.array([one.latency[0] for one in alone])).all()
 
@@ -124,7 +124,7 @@ def test_more_clients_make_more_tokens_a_second_up_to_the_bound(
 
 
 def test_rare_requests_do_not_wait() -> None:
-    requests = replace(drawn(100, 10, 50), arrival_s=np.arange(50) * 10.0)
+    requests = replace(drawn(100, 10, 50), arrival_s=10.0 * np.arange(50, dtype=np.float64))
     run = simulate(linear, ROOM, requests)
     assert run.ttft == pytest.approx(np.full(50, BASE + 100 * READ))
 
@@ -181,8 +181,8 @@ def _split(requests: Requests, seconds: float, readers: int = 1, decoders: int =
         del reader, decoder, tokens
         yield env.timeout(seconds)
 
-    pools = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
-    return simulate_split(*pools, send, requests)
+    reader, decoder = (EnginePool(linear, CacheRoom(5000), Policy(), many) for many in (readers, decoders))
+    return simulate_split(reader, decoder, send, requests)
 
 
 def test_a_cache_is_on_its_way_between_the_first_two_tokens() -> None:

@@ -67,8 +67,11 @@ def test_every_picture_is_written(shown: Shown, tmp_path: Path) -> None:
     assert drawn == {f"{kind}-{i}.{form}" for kind in kinds for i in (1, 2) for form in ("png", "svg")}
 
 
-def test_the_page_answers_first_and_escapes_names(shown: Shown) -> None:
-    page = result_page(shown.result, (), [])
+@pytest.mark.slow  # four pictures
+def test_the_page_answers_first_and_escapes_names(tmp_path: Path) -> None:
+    scenario = {"name": "two <items>", "topology": {"preset": "hgx-h100"}, "workload": [{"generation": ITEM}]}
+    (tmp_path / "s.yaml").write_text(json.dumps(scenario))
+    page = result_page(cs.run(tmp_path / "s.yaml"), (), [])
     text = html(page)
     assert page.question == "How fast are requests answered?"
     assert any("tokens/s, a user gets" in sentence for sentence in page.answer)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import commsim as cs
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
@@ -16,6 +18,7 @@ from commsim.generation.replica import Replica
 from commsim.generation.requests import drawn
 from commsim.generation.room import room_of
 from commsim.generation.step import StepModel
+from commsim.scenario.generation import GenerationSpec
 from commsim.scenario.generation_result import CAUSES, GenerationItem
 from commsim.scenario.load import load_scenarios, resolved_yaml
 from commsim.training.accelerator import accelerator
@@ -199,3 +202,36 @@ def test_a_trace_has_every_second_of_every_engine(tmp_path: Path) -> None:
     assert float((shown.timeline.end_s - shown.timeline.start_s).sum()) == pytest.approx(busy)
     assert set(shown.timeline.endpoint.tolist()) == {0, 1}
     assert '"engine 1"' in chrome_trace(shown)
+
+
+_ODD: tuple[Any, ...] = (
+    None, 0, -1, 1, 3, 8, 1.5, "", "x", "1024", True, [], [1], {}, {"tokens": 5}, {"tokens": 5, "cv": 3.0}, {"tp": 2},
+    {"tp": 1, "pp": 2}, {"attention_dp": 8, "ep": 8}, {"replicas": 1, "mesh": {"tp": 4}}, "fp8", "nvfp4", "sglang",
+    "hf", "tensorrt_llm", "qwen3-30b-a3b", "gpt-oss-20b", "bert-large", "H100", "2.3.4", {"token_budget": 1},
+    {"token_budget": 100, "chunked": False}, {"mixed": False, "chunked": False}, {"most_sequences": 1},
+)  # fmt: skip
+
+
+@pytest.mark.slow  # a hundred runs
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([*GenerationSpec.model_fields, "colour"]), st.sampled_from(_ODD), st.sampled_from([1, 7, 600]))
+def test_whatever_stands_there_is_answered_or_refused(tmp_path: Path, key: str, value: Any, prompt: int) -> None:
+    try:
+        item = _run(tmp_path, **({"prompt": prompt, "answer": 3} | {key: value}))
+    except CommsimError:
+        return
+    json.dumps(item.to_dict(), allow_nan=False)
+
+
+def test_experts_and_sums_cross_the_network_of_the_machine(tmp_path: Path) -> None:
+    """Half the NICs make experts' exchanges longer; sums of ranks on two nodes are NCCL's."""
+    spread: dict[str, Any] = {"model": "qwen3-30b-a3b", "mesh": {"attention_dp": 16, "ep": 16}}
+
+    def dispatch(*changes: str) -> float:
+        (item,) = cs.run(_file(tmp_path, 2, **spread), *changes).answers
+        assert isinstance(item, GenerationItem)
+        return item.causes["dispatch"]
+
+    assert dispatch("topology.nic_bandwidth=100 Gb/s") > 1.2 * dispatch()
+    one, two = (_run(tmp_path, n, machine=f"hgx-h100{m}-ndr400", mesh={"tp": 8}) for n, m in ((1, ""), (2, "-4")))
+    assert two.causes["collectives"] > 2 * one.causes["collectives"]

@@ -65,7 +65,7 @@ def _score(cells: Cells) -> Score:
     try:
         item = api.run(scenario_of(cells)).rl[0]
     except CommsimError as error:
-        return Score(cells, printed, reason=str(error).splitlines()[0])
+        return Score(cells, printed, reason=str(error).splitlines()[0].removeprefix(":1:1 "))
     step = item.step
     lead = sum(s.end_s - s.start_s for s in step.spans if s.phase.stage == "rollout")
     scored = max((s.end_s for s in step.spans if s.phase.stage == "scoring"), default=lead)

@@ -139,7 +139,7 @@ def _chat_row(score: Score) -> str:
 
 def _step_row(score: Score) -> str:
     cells = score.cells
-    machine = cells["preset"].removeprefix("hgx-").split("-")[0].upper()
+    machine = "V100" if cells["preset"] == "dgx-2" else cells["preset"].removeprefix("hgx-").split("-")[0].upper()
     source = f"[{cells['source']}]({cells['url']})"
     who = f"{cells['seen']} | {cells['model']} | {cells['gpus']} {machine} | {how(score)}"
     head = f"| `{cells['id']}` | {source} | {who} |"

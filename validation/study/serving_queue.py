@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commsim.generation.exchanges import NIC_BYTES_PER_S
+from commsim.generation.collectives import NIC_BYTES_PER_S
 from commsim.generation.memory import replica_memory
 from commsim.generation.policy import Policy, policy_of
 from commsim.generation.queue import EnginePool, Send, simulate_pool, simulate_split
