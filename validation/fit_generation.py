@@ -143,11 +143,14 @@ def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
     jobs: dict[Any, dict[Any, None]] = {}
     for row in rows:
         jobs.setdefault(row.replica, {})[row.loop] = None
-    known = {}
+    known: dict[Any, float] = {}
     for replica, loops in jobs.items():
         times = times_of(Job(replica, None, tuple(loops), values, PATH))
-        known |= {(replica, loop): t if isinstance(t, str) else t.first_s for loop, t in zip(loops, times, strict=True)}
-    return [float("nan") if isinstance(s := known[row.replica, row.loop], str) else s for row in rows]
+        known |= {
+            (replica, loop): float("nan") if isinstance(t, str) else t.first_s
+            for loop, t in zip(loops, times, strict=True)
+        }
+    return [known[row.replica, row.loop] for row in rows]
 
 
 def fit_runs(*, write: bool) -> int:
@@ -167,8 +170,8 @@ def fit_runs(*, write: bool) -> int:
         some, seconds = [rows[i] for i in chosen], [queued[i] for i in chosen]
         out = dict(values)
         for name in FIRST:
-            found = first_seconds(some, seconds, name.rsplit(".", 1)[1])
-            out[name] = STARTS[name] if np.isnan(found) else found
+            stated = first_seconds(some, seconds, name.rsplit(".", 1)[1])
+            out[name] = STARTS[name] if np.isnan(stated) else stated
         return out
 
     whole = with_first(whole, list(range(len(rows))))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator
+from commsim.training.columns import Number
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,14 @@ class Format:
 
     name: str
     product: str
-    weight_bytes: float
-    input_bytes: float
+    weight_bytes: Number
+    input_bytes: Number
     kernel: str
 
     @property
     def casts(self) -> bool:
         """Whether inputs are made narrower before a product."""
-        return self.input_bytes < 2.0
+        return bool(self.input_bytes < 2.0)
 
 
 FORMATS = {

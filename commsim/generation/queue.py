@@ -112,9 +112,9 @@ class _Run:
         """Sends the next request; that of a closed loop is prepared while the one before it is answered, so that its
         client waits for that, but no place in a step is left empty."""
         number, self._next = self._next, self._next + 1
-        closed = self.requests.arrival_s is None
-        self.arrival[number] = self.env.now - (self._before_s if closed else 0.0)
-        if self._before_s > 0 and not closed:
+        beside = self.requests.arrival_s is None and number >= self.requests.concurrency
+        self.arrival[number] = self.env.now - (self._before_s if beside else 0.0)
+        if self._before_s > 0 and not beside:
             self.env.timeout(self._before_s).callbacks.append(lambda _: self._deal(number))
         else:
             self._deal(number)

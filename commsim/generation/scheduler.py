@@ -67,8 +67,8 @@ class Scheduler:
     def submit(self, job: Request) -> None:
         """A request to read and decode."""
         self._waiting.append(job)
-        looks = self._policy.intake_steps == 1 and len(self._waiting) == 1
-        if self._idle or (looks and self._rank_for(job) is not None):
+        first = self._policy.intake_steps == 1 and len(self._waiting) == 1
+        if self._idle or (first and self._rank_for(job) is not None):
             self._rouse()
 
     def receive(self, job: Request) -> None:
@@ -140,9 +140,8 @@ class Scheduler:
         steps = self._ends[0][0] - self._steps
         if not self._reserves:
             steps = min(steps, self._steps_that_fit)
-        if self._policy.intake_steps > 1:
-            steps = min(steps, self._policy.intake_steps - self._unlooked)
-        steps = max(1, min(steps, math.ceil(between(mean)[1] - mean)))
+        unlooked = self._policy.intake_steps - self._unlooked if self._policy.intake_steps > 1 else steps
+        steps = max(1, min(steps, unlooked, math.ceil(between(mean)[1] - mean)))
         start = self.env.now
         if steps == 1:
             seconds = self._table.decode(n, mean)
@@ -178,8 +177,7 @@ class Scheduler:
         """The chunks of prompts of the next step, (request, tokens): those begun first, then those that wait."""
         policy = self._policy
         looks = not self._decoding or self._unlooked >= policy.intake_steps
-        if looks:
-            self._unlooked = 0
+        self._unlooked = 0 if looks else self._unlooked
         if not self._reading and not (self._waiting and looks):
             return []
         if policy.static:

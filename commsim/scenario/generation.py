@@ -142,7 +142,8 @@ class GenerationSpec(Strict):
         default=None, gt=0, le=1e6, description="requests a second that come independently of each other (Poisson)"
     )
     requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = Field(
-        default=None, description="how many; left out: ten for each client of a closed loop, 1000 of an open one"
+        default=None,
+        description="how many; left out: ten for each client of a closed loop (of many: two), else 1000",
     )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(default=0, description="of lengths and arrivals")
     scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec, description="where it is set up otherwise")
@@ -222,6 +223,10 @@ def replicas_on(spec: GenerationSpec, topology: Topology) -> int:
     return (topology.world_size - taken) // spec.mesh.gpus
 
 
+MANY_REQUESTS = 100_000
+"""From here on clients send fewer than ten requests each where the item does not say how many."""
+
+
 def requests_of(spec: GenerationSpec, replicas: int, base_dir: Path) -> Requests:
     """The requests of the item on so many replicas."""
     clients = spec.concurrency or (spec.batch or 0) * replicas
@@ -230,7 +235,7 @@ def requests_of(spec: GenerationSpec, replicas: int, base_dir: Path) -> Requests
     else:
         assert spec.prompt is not None
         assert spec.answer is not None
-        count = spec.requests or (10 * clients if clients else 1000)
+        count = spec.requests or (min(10 * clients, max(MANY_REQUESTS, 2 * clients)) if clients else 1000)
         requests = drawn(spec.prompt.lengths, spec.answer.lengths, count, spec.seed)
     if spec.rate is not None:
         return requests.poisson(spec.rate, spec.seed)
@@ -296,8 +301,11 @@ def _count_faults(spec: GenerationSpec, topology: Topology) -> KeyFaults:
     n, pool, each = topology.world_size, spec.prefill, spec.mesh.gpus
     taken = 0 if pool is None else pool.replicas * pool.mesh.gpus
     left = n - taken
+    clients = spec.concurrency or (spec.batch or 0) * max(left // each, 1)
     beside = f", of which {taken} read prompts," if taken else ""
+    many = f"found {clients:,} clients, expected at most {MOST_REQUESTS // 2:,}"
     return failing(
+        (clients > MOST_REQUESTS // 2, ("concurrency" if spec.concurrency else "batch",), many),
         (
             left < each,
             ("prefill", "replicas") if taken else ("mesh",),

@@ -225,6 +225,17 @@ def test_a_server_prepares_requests_of_a_closed_loop_beside_the_ones_before() ->
     assert later.ttft == pytest.approx(at_once.ttft + 0.25)
     assert later.tpot == pytest.approx(at_once.tpot)
     assert later.duration_s == pytest.approx(at_once.duration_s + 0.25)
+    assert later.arrival_s.min() == 0.0
+
+
+def test_an_engine_that_looks_every_so_many_steps_lets_requests_wait_for_its_next_look() -> None:
+    requests = drawn(100, Lengths(200, 0.5), 40).closed(8)
+    often, seldom = (simulate(linear, ROOM, requests, Policy(intake_steps=n)) for n in (1, 30))
+    assert seldom.ttft_s > 2 * often.ttft_s
+    assert seldom.answer.sum() == sum(pool.tokens for pool in seldom.steps)
+    alone = drawn(100, 50, 3).closed(1)  # an idle engine looks at once
+    first, second = (simulate(linear, ROOM, alone, Policy(intake_steps=n)) for n in (1, 30))
+    assert second.ttft == pytest.approx(first.ttft)
 
 
 @pytest.mark.parametrize("framework", ["vllm", "sglang"])

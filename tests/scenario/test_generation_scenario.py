@@ -155,6 +155,7 @@ def test_apart_caches_cross_the_network_and_answers_do_not_wait_for_prompts(tmp_
         ({"prefill": {"replicas": 5}}, "generation.mesh", "of which 5 read prompts"),
         ({"prefill": {"replicas": 8}}, "generation.prefill.replicas", "expected one that decodes at least"),
         ({"framework": "hf", "prefill": {}}, "generation.prefill", "which has no pools"),
+        ({"batch": 2**20}, "generation.batch", "found 4,194,304 clients, expected at most 500,000"),
         ({"framework": "vlm"}, "generation.framework", "did you mean 'vllm'"),
         ({"mesh": {"tp": 2, "dp": 4}}, "generation.mesh.dp", "unknown key 'dp'"),
     ],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from study.serving_rows import ServingTable, read_runs, served_model, system_gpu
 
 from commsim.errors import LogFormatError
+from study.serving_rows import ServingTable, read_runs, served_model, system_gpu
 
 HEADER = (
     "id,backend,backend_version,model_path,system,precision,mode,isl,osl,gemm_quant_mode,moe_quant_mode,batch_size,"

@@ -24,7 +24,7 @@ from study.serving_rows import ServingRow
 
 Float64 = npt.NDArray[np.float64]
 
-PRIOR = 0.3
+PRIOR = 0.06
 """Weight of a parameter's logarithm over its start, in its spread."""
 
 ROBUST = 0.1
@@ -75,14 +75,16 @@ def fitted(rows: Sequence[ServingRow], predictions: Predictions) -> Values:
     weight = _weights(rows)
     measured = np.log([row.each_s for row in rows])
 
-    def residuals(x: Float64) -> Float64:
+    def residuals(z: Float64) -> Float64:
+        x = starts + spreads * (z - 1.0)
         times = predictions.of_rows(rows, values_of(names, x))
         off = weight * (np.log([t.each_s for t in times]) - measured)
         apart = [x[names.index(f"host.{part}.vllm")] - x[names.index(f"host.{part}.sglang")] for part in PARTS]
         return np.concatenate([_robust(off), PRIOR * (x - starts) / spreads, PRIOR / ALIKE * np.array(apart)])
 
-    fit = least_squares(residuals, starts, x_scale=spreads, diff_step=0.02, xtol=1e-3, ftol=1e-4, max_nfev=10)
-    return values_of(names, fit.x)
+    begin = np.ones(len(names))  # in spreads beside the start, from 1: a relative step is one of spreads then
+    fit = least_squares(residuals, begin, diff_step=0.02, xtol=1e-4, ftol=1e-4, max_nfev=12)
+    return values_of(names, starts + spreads * (fit.x - 1.0))
 
 
 def _robust(off: Float64) -> Float64:
