@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import OnlyJson, changes
+from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import say, terminal_bar
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A plan file, or the name of a shipped one.")],
+    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl; or a shipped one's name.")],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
@@ -30,7 +31,10 @@ def plan(
     files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
 ) -> None:
-    """Search every way to cut a model over a machine, for training or for serving, and say what is best and why."""
+    """Search every way to cut a model over a machine, for training or for serving, and say what is best and why.
+
+    Of a scenario with an rl item: every split of GPUs between the engines that generate and the trainer.
+    """
     from commsim.planner.serving_question import is_serving
 
     path = find_scenario(file)
@@ -38,6 +42,9 @@ def plan(
         from commsim.cli.serve_plan import plan_serving
 
         plan_serving(path, overrides or [], out, html=html, files=files, json_output=json_output)
+        return
+    if asks_split(path):
+        plan_split(path, overrides or [], out, files, json_output)
         return
     from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
     from commsim.planner.plan import simulate as simulate_best

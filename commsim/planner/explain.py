@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from commsim.scenario.generation_result import GenerationItem
     from commsim.scenario.item import Row
     from commsim.scenario.result import Result
+    from commsim.scenario.rl_result import RlItem
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
     from commsim.scenario.workload.generation import GenerationWork
+    from commsim.scenario.workload.rl import RlWork
 
 Progress = Callable[[Sequence[Change], str], Iterable[Change]]
 """Wraps the changes that are about to be tried, to show how far it is."""
@@ -63,7 +65,7 @@ class Gain:
 class Explanation:
     """One size of a collective, or one step, with the changes tried, best first; ``refused``: (change, why not).
 
-    ``generation``: the requests of which the mean time to the last token is explained.
+    ``generation``: the requests of which the mean time to the last token is explained; ``rl``: the step.
     ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
     first) and ``placement`` are of the collective, ``step`` of the step.
     """
@@ -79,6 +81,7 @@ class Explanation:
     step: TrainingItem | None = None
     placement: PlacementCost | None = None
     generation: GenerationItem | None = None
+    rl: RlItem | None = None
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -94,7 +97,8 @@ class Explanation:
 def explain(
     result: Result, sizes: Sequence[int] = (), progress: Progress | None = None, *, what_if: bool = True
 ) -> list[Explanation]:
-    """Every collective at its smallest and largest size (or at `sizes`), every training step and run of requests.
+    """Every collective at its smallest and largest size (or at `sizes`), every training step, run of requests and
+    step of reinforcement learning.
 
     Without `what_if` nothing is changed: only what bounds them. Jobs beside each other, claims and traces explain
     themselves.
@@ -110,6 +114,8 @@ def explain(
         elif answer.kind == "generations":
             item = cast("GenerationItem", answer)
             explanations.append(_generation(result.scenario, place, item, cache, progress, what_if))
+        elif answer.kind == "rl":
+            explanations.append(_rl(result.scenario, place, cast("RlItem", answer), cache, progress, what_if))
     return explanations
 
 
@@ -203,6 +209,35 @@ def _generation(
     crosses = item.reader is not None or item.replica.gpus > topology.ranks_per_node
     changes = [*generation_changes(item), *(network_changes(topology) if crosses else ())]
     return Explanation(place, item.name, now_s, *_tried(changes, item.name, gain, progress), generation=item)
+
+
+def _rl(
+    scenario: Scenario, place: int, item: RlItem, cache: Cache, progress: Progress | None, what_if: bool
+) -> Explanation:
+    from commsim.planner.rl_changes import rl_changes
+    from commsim.scenario.rl_run import run_rl
+    from commsim.scenario.training import accelerator_for
+
+    if not what_if:
+        return Explanation(place, item.name, item.step_s, (), (), rl=item)
+    base = _alone(scenario, place, None)
+
+    def gain(change: Change) -> Gain:
+        changed = _built(base, scenario, change.values, cache)
+        spec = cast("RlWork", changed.scenario.workload[0]).rl
+        other, _ = run_rl(changed.scenario, changed.topology, spec)
+        shared = spec.engines.gpus is None and not spec.offload and not spec.engines.of_a_library
+        needed = other.trainer_memory_bytes + shared * spec.engines.memory_share * other.capacity_bytes
+        room = other.capacity_bytes
+        misses = "" if needed <= room else f"needs {needed / GIB:.1f} GiB of {room / GIB:.1f} GiB"
+        overrides = _overrides(change, place, scenario)
+        return Gain(change.what, other.step_s, item.step_s - other.step_s, overrides, misses)
+
+    ready = _built(base, scenario, {}, cache)
+    spec = cast("RlWork", ready.scenario.workload[0]).rl
+    gpu = accelerator_for(spec.training, ready.topology, scenario.base_dir)
+    changes = [*rl_changes(spec, item.gpus, gpu), *network_changes(ready.topology)]
+    return Explanation(place, item.name, item.step_s, *_tried(changes, item.name, gain, progress), rl=item)
 
 
 def _tried(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.planner.explain import NOTHING, Explanation, Gain
 from commsim.report.generation_words import generation_bound, generation_words
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, table
+from commsim.report.rl_words import rl_bound, rl_words
 from commsim.report.tables import aligned
 from commsim.report.view import Shown, view_of
 from commsim.units import GIB, format_time, microseconds
@@ -50,6 +51,8 @@ def bound_words(explanation: Explanation) -> list[str]:
         return _step_words(explanation.step)
     if explanation.generation is not None:
         return generation_words(explanation.generation)
+    if explanation.rl is not None:
+        return rl_words(explanation.rl)
     assert explanation.row is not None
     lines = _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
     return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
@@ -254,6 +257,8 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         bound = {"bound_by": bound_by, "shares": causes}
     if explanation.generation is not None:
         bound = generation_bound(explanation.generation)
+    if explanation.rl is not None:
+        bound = rl_bound(explanation.rl)
     return {
         "title": explanation.title,
         "time_us": microseconds(explanation.seconds),

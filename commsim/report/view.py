@@ -26,6 +26,7 @@ VIEWS = {
     "items": ("collectives", "result.csv links.csv comparison.csv bandwidth crossover"),
     "jobs": ("jobs", "jobs.csv"),
     "trainings": ("training", "training.csv memory.csv timeline.csv pipeline"),
+    "rl": ("rl", "rl.csv phases.csv rl-step rollout"),
     "claims": ("claims", ""),
     "traces": ("chakra", "trace_ranks.csv trace_calls.csv ranks"),
     "generations": ("generation", "generation.csv requests.csv queue.csv load queue waits token"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from commsim.errors import ScenarioError
 from commsim.scenario.training import TrainingSpec, step_of
-from commsim.training import tasks, traffic
+from commsim.training import traffic
 from commsim.training.accelerator import accelerator
 from commsim.training.activations import layer_kept, recomputed
 from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, finetune_memory, lora_kept, lora_parameters
@@ -30,6 +30,7 @@ from commsim.training.work import compute_time, optimizer_time
 from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
+    from commsim.scenario.rl_result import RlItem
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
 
@@ -289,29 +290,30 @@ def order_ratio(case: ClaimCase) -> Finding:
     return Finding(turned / given)
 
 
-def _rlhf(case: ClaimCase) -> tasks.TaskCost:
-    """One epoch of PPO: generation, scoring, and updates whose passes the operator model times."""
-    step = case.step
-    critic_spec = case.spec.model_copy(update={"model": case.word("critic", "opt-350m")})
-    critic = step_of(critic_spec, case.topology, case.setting.base_dir)
-    actor, judge = (tasks.Learner(one.model, _step_seconds(one)) for one in (step, critic))
-    prompt, answer = case.whole("prompt", 256), case.whole("answer", 256)
-    gpus, each = case.topology.world_size, 1
-    while step.model.parameters() * 2.0 > 0.7 * step.accelerator.room_bytes * each and each < gpus:
-        each *= 2
-    rollout = tasks.Rollout(step.global_batch_size, prompt, answer, each)
-    steps = case.number("queries") / step.global_batch_size
-    return tasks.ppo(steps, actor, judge, step.accelerator, gpus, rollout)
+def _rlhf(case: ClaimCase) -> RlItem:
+    """A step of DeepSpeed-Chat's PPO."""
+    from commsim.scenario.rl_chat import chat_spec
+    from commsim.scenario.rl_run import run_rl
+
+    spec = chat_spec(
+        case.spec,
+        critic=case.word("critic", "opt-350m"),
+        engine_tp=case.whole("generation_tp", 1),
+        prompt=case.whole("prompt", 256),
+        answer=case.whole("answer", 256),
+    )
+    return run_rl(case.setting, case.topology, spec)[0]
 
 
 def rlhf_hours(case: ClaimCase) -> Finding:
     """Hours of one epoch of RLHF's third step."""
-    cost = _rlhf(case)
-    parts = ", ".join(f"{name} {share:.0%}" for name, share in tasks.share(cost.phases).items())
+    item = _rlhf(case)
+    parts = ", ".join(f"{name} {seconds / item.step_s:.0%}" for name, seconds in item.step.shown().items())
+    batch = f"a GPU takes {item.sequences // item.gpus} sequences at once"
     return Finding(
-        cost.seconds / 3600,
-        assumption=f"generation runs at the roofline ({parts})",
-        because=f"the roofline leaves out what the engine adds per token and layer, and traffic of ZeRO-3 ({parts})",
+        case.number("queries") / item.sequences * item.step_s / 3600,
+        assumption=f"{batch} ({parts})",
+        because=f"the source does not print all conditions: here {batch} ({parts})",
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from commsim.scenario.chakra_result import TraceItem
     from commsim.scenario.item import Item
     from commsim.scenario.jobs_result import JobsItem
+    from commsim.scenario.rl_result import RlItem
     from commsim.scenario.schema import Scenario
     from commsim.scenario.training_result import TrainingItem
     from commsim.scenario.workload.claim import ClaimItem
@@ -33,7 +34,7 @@ class Result:
 
     `answers` are those to the entries of the workload, in the order of the file, each with its rows (`records`) and
     all its values (`to_dict`); `resolved` is the scenario as YAML with everything written out, and `scenario_hash` that
-    of its content. `items`, `jobs`, `trainings`, `claims` and `traces` are the answers of one kind.
+    of its content. `items`, `jobs`, `trainings`, `rl`, `claims` and `traces` are the answers of one kind.
     """
 
     scenario: Scenario
@@ -58,6 +59,11 @@ class Result:
     def trainings(self) -> tuple[TrainingItem, ...]:
         """The training steps."""
         return self._of("trainings")
+
+    @property
+    def rl(self) -> tuple[RlItem, ...]:
+        """The steps of reinforcement learning."""
+        return self._of("rl")
 
     @property
     def claims(self) -> tuple[ClaimItem, ...]:

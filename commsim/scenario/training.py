@@ -343,7 +343,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
     mesh = mesh_of_spec(spec, topology)
     return Step(
         architecture,
-        _accelerator(spec, topology, base_dir),
+        accelerator_for(spec, topology, base_dir),
         precision_of(spec),
         spec.seq_len or architecture.seq_len,
         tp=mesh.tp,
@@ -367,7 +367,7 @@ def _nic_share(topology: Topology) -> float:
     return topology.nics_per_node * topology.nic_bandwidth / topology.ranks_per_node
 
 
-def _accelerator(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Accelerator:
+def accelerator_for(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Accelerator:
     """What computes a rank's share: the one named, a measured processor in a file, or the machine's GPU."""
     if spec.accelerator is None:
         return accelerator_of(topology)

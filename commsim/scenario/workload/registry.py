@@ -20,6 +20,7 @@ WORK = {
     "collective": ("items", "collective:CollectiveWork"),
     "jobs": ("jobs", "jobs:JobsWork"),
     "training": ("trainings", "training:TrainingWork"),
+    "rl": ("rl", "rl:RlWork"),
     "claim": ("claims", "claim:ClaimWork"),
     "trace": ("traces", "trace:TraceWork"),
     "generation": ("generations", "generation:GenerationWork"),

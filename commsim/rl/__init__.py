@@ -1,0 +1,1 @@
+"""Steps of reinforcement learning: rollout, scoring, updates, new weights for engines."""
