@@ -15,6 +15,8 @@ from commsim.topology.kinds import Float64
 
 _ROUNDS = 5
 """Linear programs, each with more trees."""
+_EVEN = 0.01
+"""Of the time that the busiest edge is busy: what it costs to load another as much."""
 _NOTHING = 1e-7
 """Share of a tree below which it is left out."""
 
@@ -25,7 +27,7 @@ def flatten(packing: Packing, hop_s: Float64, nbytes: int, weight: float = 1.0, 
     ``hop_s`` (E,): seconds over each edge. With ``most`` (a level) only the ways count, at no more than this level.
     """
     p, whole_s = packing, packing.byte_s * nbytes
-    at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most}
+    at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": _EVEN * whole_s}
     far: list[float] = []
     _grow(p, hop_s, np.zeros(p.network.edges), weight)
     value = np.inf
@@ -34,7 +36,7 @@ def flatten(packing: Packing, hop_s: Float64, nbytes: int, weight: float = 1.0, 
         cost = weight * np.array(far)
         price = p.program(cost, **at)
         now = float(cost @ p.y) + (whole_s * p.level if most is None else 0.0)
-        if now > value * (1 - 1e-3) or not _grow(p, hop_s, price, weight):
+        if (most is None and now > value * (1 - 1e-3)) or not _grow(p, hop_s, price, weight):
             break
         value = now
     return forest_of(p)

@@ -15,15 +15,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from commsim.errors import InfeasibleError
 from commsim.synthesis.arborescence import Ways
 from commsim.synthesis.forest import Tree, tree_of
 from commsim.synthesis.network import FlowNetwork
-from commsim.topology.kinds import Float64
+from commsim.topology.kinds import Float64, Int64
 
 GAP = 1e-3
 """Share that a packing may lie above the limit: less than pieces in a pipeline lose."""
@@ -35,6 +35,8 @@ _STEEPNESS = 8.0
 _FLAT = 1e-6
 """Of the mean price of a way: what a branch that does not start at the root costs more, so that of equal trees the
 flattest is taken."""
+_BENDS = (0.6, 0.85)
+"""Parts of the level above which an edge costs more where loads are to be even."""
 _PATIENCE, _PROGRESS = 6, 1e-4
 """Programs in a row that may gain less than this share, where nothing bounds what is still to be gained."""
 _SMOOTH = 0.6
@@ -64,7 +66,7 @@ class Side:
         acting = np.flatnonzero(network.copies | network.adds)
         self._number = np.concatenate([np.arange(network.n), network.n + np.searchsorted(acting, self.ways.acting)])
 
-    def tree(self, parent: npt.NDArray[np.int64], root: int) -> Tree:
+    def tree(self, parent: Int64, root: int) -> Tree:
         """The tree of these parents over the ways of now."""
         ways = {int(self._number[v]): self.ways.way(int(parent[v]), v) for v in np.flatnonzero(parent >= 0).tolist()}
         renamed = np.full(int(self._number.max()) + 1, -1, np.int64)
@@ -139,44 +141,64 @@ class Packing:
             used = load / self.rate
             price = np.exp(_STEEPNESS * (1 + k / _ROUNDS) * (used / used.max() - 1.0)) / self.rate
 
-    def program(self, cost: Float64 | None = None, weight: float = 1.0, most: float | None = None) -> Float64:
+    def program(
+        self, cost: Float64 | None = None, weight: float = 1.0, most: float | None = None, even: float = 0.0
+    ) -> Float64:
         """Solves the program over the columns; the prices of edges, (E,).
 
         It minimises ``weight`` * L, and ``cost`` (trees,) of shares beside it, at a level of ``most`` at the utmost.
+        ``even``: what an edge costs more for each part of that level by which it is above some thresholds, so that edges
+        that need not be full are not.
         """
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
         n, E, count = self.network.n, self.network.edges, len(self.trees)
-        lengths = np.array([tree.edges.size for tree in self.trees])
-        column = np.repeat(np.arange(count), lengths)
-        width = count + (n if self.demand.free else 0) + 1  # trees, shares of roots where they are free, L
-        row = np.concatenate([*(tree.edges for tree in self.trees), np.arange(E)])
-        value = np.concatenate([np.ones(column.size), -self.rate])
-        upper = coo_array((value, (row, np.concatenate([column, np.full(E, width - 1)]))), shape=(E, width))
+        edges = np.concatenate([tree.edges for tree in self.trees])
+        column = np.repeat(np.arange(count), [tree.edges.size for tree in self.trees])
+        bends = _BENDS if even and most is not None else ()
+        level = count + (n if self.demand.free else 0)  # the column of L, after trees and shares of roots where they are free
+        width = level + 1 + E * len(bends)
+        e = np.arange(E)
+        row, at, value, right = [edges, e], [column, np.full(E, level)], [np.ones(column.size), -self.rate], [np.zeros(E)]
+        for k, bend in enumerate(bends, 1):
+            row, at = [*row, edges + k * E, e + k * E], [*at, column, level + 1 + (k - 1) * E + e]
+            value = [*value, np.ones(column.size), -self.rate]
+            right.append(bend * float(most or 0.0) * self.rate)
+        ends = (np.concatenate(row), np.concatenate(at))
+        upper = coo_array((np.concatenate(value), ends), shape=(E * (1 + len(bends)), width)).tocsr()
+        equal, need = self._blocks(level, width)
+        objective = np.zeros(width)
+        objective[level] = weight
+        objective[level + 1 :] = even / float(most or 1.0)
+        if cost is not None:
+            objective[:count] = cost
+        bounds = np.zeros((width, 2))
+        bounds[:, 1] = np.inf
+        bounds[level, 1] = np.inf if most is None else most
+        answer = linprog(objective, upper, np.concatenate(right), equal, need, bounds, method="highs")
+        if answer.status != 0:
+            raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")
+        self.y, self.level = answer.x[:count], float(answer.x[level])
+        return np.maximum(-answer.ineqlin.marginals, 0.0).reshape(-1, E).sum(axis=0)
+
+    def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:
+        """What the trees of each root must carry together: rows of the program, and their right sides."""
+        from scipy.sparse import coo_array
+
+        n, count = self.network.n, len(self.trees)
         place = [np.array([tree.root + (n if tree.into else 0) for tree in self.trees])]
         entry, at = [np.ones(count)], [np.arange(count)]
         need = np.concatenate([self.demand.out, self.demand.into])
         if self.demand.free:
             both = np.arange(2 * n)
-            place, entry, at = [*place, both], [*entry, -np.ones(2 * n)], [*at, count + both % n]
-            place, entry, at = [*place, np.full(n, 2 * n)], [*entry, np.ones(n)], [*at, count + np.arange(n)]
+            place, entry, at = [*place, both], [*entry, -np.ones(2 * n)], [*at, level - n + both % n]
+            place, entry, at = [*place, np.full(n, 2 * n)], [*entry, np.ones(n)], [*at, level - n + np.arange(n)]
             need = np.append(np.zeros(2 * n), 1.0)
         ends = (np.concatenate(place), np.concatenate(at))
         equal = coo_array((np.concatenate(entry), ends), shape=(need.size, width)).tocsr()
         kept = np.flatnonzero(np.diff(equal.indptr) > 0)
-        objective = np.zeros(width)
-        objective[-1] = weight
-        if cost is not None:
-            objective[:count] = cost
-        bounds = np.zeros((width, 2))
-        bounds[:, 1] = np.inf
-        bounds[-1, 1] = np.inf if most is None else most
-        answer = linprog(objective, upper.tocsr(), np.zeros(E), equal[kept], need[kept], bounds, method="highs")
-        if answer.status != 0:
-            raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")
-        self.y, self.level = answer.x[:count], float(answer.x[-1])
-        return np.maximum(-answer.ineqlin.marginals, 0.0)
+        return equal[kept], need[kept]
 
     def solve(
         self, gap: float = GAP, budget_s: float = np.inf, track: Callable[[float, float], None] | None = None
