@@ -84,6 +84,14 @@ class FlowNetwork:
         """Units out of each vertex, (V,)."""
         return self._sums(self.tail)
 
+    @cached_property
+    def onward(self) -> list[list[tuple[int, float]]]:
+        """(vertex, seconds) that each vertex leads to."""
+        out: list[list[tuple[int, float]]] = [[] for _ in range(self.vertices)]
+        for a, b, late in zip(self.tail.tolist(), self.head.tolist(), self.latency.tolist(), strict=True):
+            out[a].append((b, late))
+        return out
+
     def _sums(self, ends: Int64) -> Int64:
         total = np.zeros(self.vertices, np.int64)
         np.add.at(total, ends, self.capacity)
