@@ -7,20 +7,21 @@ are at that level.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 
 from commsim.synthesis.arborescence import Ways
+from commsim.synthesis.flat import EVEN
 from commsim.synthesis.forest import Branch, Forest, Tree
 from commsim.synthesis.network import FlowNetwork
-from commsim.synthesis.packing import GAP, Demand, Packing
-from commsim.topology.kinds import Bool, Float64, Int64
+from commsim.synthesis.packing import Demand, Packing
+from commsim.topology.kinds import Float64
 
-_ROUNDS = 8
-"""Rounds of multiplicative weights: paths differ less than trees."""
-_FLAT_ROUNDS = 4
+_ROUNDS = 4
+"""Linear programs for short paths."""
+_NOTHING = 1e-7
+"""Of the largest share: one below which a path is left out."""
 
 
 class Exchange(Packing):
@@ -70,27 +71,15 @@ class Exchange(Packing):
         for tree in self._shortest(hop_s)[1]:
             self.add(tree)
         share_of = 1.0 / float(self.share.sum())
-        for _ in range(_FLAT_ROUNDS):
+        for _ in range(_ROUNDS):
             far += [tree.farthest_s(hop_s) for tree in self.trees[len(far) :]]
-            at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": 0.01 * whole_s}
+            at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
             cost = weight * share_of * np.array(far)
             price = self.program(cost, **at)
             if not any([self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]]):
                 break
-        kept = np.flatnonzero(self.y > 1e-7 * float(self.y.max()))
+        kept = np.flatnonzero(self.y > _NOTHING * float(self.y.max()))
         return Forest(self.network, self.y[kept], out=tuple(self.trees[k] for k in kept.tolist()))
-
-    def solve(self, gap: float = GAP, budget_s: float = np.inf, track: Any = None) -> None:
-        """As of trees; the first rounds are fewer."""
-        super().solve(gap, budget_s, track)
-
-    def weigh(self) -> None:
-        load = np.zeros(self.network.edges)
-        price = 1.0 / self.rate
-        for k in range(_ROUNDS):
-            self.price(price, load)
-            used = load / self.rate
-            price = np.exp(8.0 * (used / used.max() - 1.0)) / self.rate + k * 0.0
 
 
 def ends_of(tree: Tree) -> tuple[int, int]:
@@ -136,5 +125,3 @@ class Paths:
                 start, way = at, ()
         return Tree(a, tuple(branches))
 
-
-_ = (time, Bool, Int64)

@@ -15,7 +15,7 @@ from commsim.topology.kinds import Float64
 
 _ROUNDS = 5
 """Linear programs, each with more trees."""
-_EVEN = 0.01
+EVEN = 0.01
 """Of the time that the busiest edge is busy: what it costs to load another as much."""
 _NOTHING = 1e-7
 """Share of a tree below which it is left out."""
@@ -27,7 +27,7 @@ def flatten(packing: Packing, hop_s: Float64, nbytes: int, weight: float = 1.0, 
     ``hop_s`` (E,): seconds over each edge. With ``most`` (a level) only the ways count, at no more than this level.
     """
     p, whole_s = packing, packing.byte_s * nbytes
-    at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": _EVEN * whole_s}
+    at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
     far: list[float] = []
     _grow(p, hop_s, np.zeros(p.network.edges), weight)
     value = np.inf

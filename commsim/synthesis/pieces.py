@@ -40,8 +40,13 @@ def apportion(share: Float64, count: int) -> Int64:
 def cut(share: Float64, nbytes: int, count: int, itemsize: int, even: bool = False) -> tuple[Int64, Int64]:
     """(tree, bytes) of the ``count`` chunks of one block of so many bytes that trees carry as ``share`` says.
 
-    ``even``: all chunks are as long as whole elements allow, and trees carry whole numbers of them.
+    ``even``: all chunks are as long as whole elements allow, and trees carry whole numbers of them. Of more trees than
+    chunks those with the largest shares carry something.
     """
+    if share.size > count:
+        kept = np.sort(np.argsort(-share, kind="stable")[:count])
+        tree, length = cut(share[kept], nbytes, count, itemsize, even)
+        return kept[tree], length
     of_tree = apportion(share, count)
     tree = np.repeat(np.arange(share.size), of_tree)
     items, rest = divmod(nbytes, itemsize)

@@ -1,0 +1,269 @@
+"""A schedule for one collective, one network and one size: trees between least load and least depth, in pieces, by simulation.
+
+Large arrays want the packing that loads the busiest link least, small ones the shortest ways; between them what the
+simulation says. So some forests are made, from one end to the other, each is cut into more and more pieces as long
+as that gains, and the quickest is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsim.collectives.schedule import split_evenly
+from commsim.collectives.semantics import PAIRWISE, ROOTED
+from commsim.errors import ScheduleError
+from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.flat import flatten
+from commsim.synthesis.forest import Forest, Tree
+from commsim.synthesis.laying import Laid, lay
+from commsim.synthesis.laying_pairs import lay_pairs
+from commsim.synthesis.limit import CollectiveLimit, limit_of
+from commsim.synthesis.network import FlowNetwork
+from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.pieces import pieces_of_blocks
+from commsim.synthesis.timing import seconds_of
+from commsim.topology.kinds import Float64
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send_recv",
+)
+"""What can be synthesized."""
+
+MOST_ROWS = 600_000
+"""Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
+_MOST_PIECES = 1024
+_ENOUGH = 2e-3
+"""Share above the limit and the latency below which nothing better is looked for."""
+_GAIN = 1e-3
+"""Share that twice as many pieces must gain."""
+_SLACK = (1e-3, 1e-2)
+"""How far above the least level forests lie that weigh only the length of ways."""
+_WEIGHTS = (1.0, 10.0, 1e3)
+"""What seconds on ways count against seconds of the busiest link, of the others."""
+_NOMINAL_PIECES = 16
+"""Pieces that the length of a hop is weighed with before their number is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if not equal."""
+
+    network: FlowNetwork
+    collective: str
+    nbytes: int
+    root: int = 0
+    itemsize: int = 1
+    blocks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise ScheduleError(f"found {self.collective!r}, expected one of {', '.join(COLLECTIVES)}")
+        if self.network.n < 2:
+            raise ScheduleError(f"{self.network.name}: a collective of one rank has no schedule, expected 2 or more")
+        if self.nbytes < 1:
+            raise ScheduleError(f"found {self.nbytes} bytes, expected 1 or more")
+
+    @property
+    def size(self) -> int:
+        """Bytes in whole elements, of an all_to_all in equal blocks of them."""
+        unit = self.itemsize * (self.network.n if self.collective == "all_to_all" else 1)
+        return -(-self.nbytes // unit) * unit
+
+    def block_bytes(self) -> list[int]:
+        """Bytes of the block of each rank, of what is divided among them."""
+        if self.blocks:
+            return list(self.blocks)
+        items = split_evenly(self.size // self.itemsize, self.network.n)
+        return [int(k) * self.itemsize for k in items]
+
+
+@dataclass(frozen=True, eq=False)
+class Synthesis:
+    """A schedule and what it reaches; ``packed_s``: what the busiest link alone takes with its trees."""
+
+    question: Question
+    limit: CollectiveLimit
+    forest: Forest
+    laid: Laid
+    pieces: int
+    seconds: float
+
+    @property
+    def limit_s(self) -> float:
+        """What no schedule beats."""
+        return self.limit.seconds(self.question.size)
+
+    @property
+    def ratio(self) -> float:
+        """Reached over the limit."""
+        return self.seconds / self.limit_s if self.limit_s else 1.0
+
+    @property
+    def packed_s(self) -> float:
+        """Seconds that the busiest link is busy."""
+        return self.forest.seconds_per_byte * self.question.size
+
+
+class Search:
+    """The search for one question: its packing, and the quickest schedule so far."""
+
+    def __init__(self, question: Question, limit: CollectiveLimit | None = None, budget_s: float = 60.0) -> None:
+        self.question, self.budget_s = question, budget_s
+        self.started = time.monotonic()
+        q = question
+        self.limit = limit_of(q.network, q.collective, root=q.root, blocks=q.blocks or None) if limit is None else limit
+        self.best: Synthesis | None = None
+        self.even = False
+        self.most_pieces = _MOST_PIECES
+        self._packing: Packing | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self.started > self.budget_s
+
+    @property
+    def good(self) -> bool:
+        """Whether the best is as near to the limit as matters."""
+        if self.best is None:
+            return False
+        least = self.limit.bandwidth_s(self.question.size) + self.limit.latency_s
+        return self.best.seconds <= least * (1 + _ENOUGH)
+
+    @property
+    def packing(self) -> Packing:
+        """The packing that loads the busiest link least."""
+        if self._packing is None:
+            q = self.question
+            level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
+            self._packing = _packing_of(q, level)
+            self._packing.solve(budget_s=self.budget_s / 2)
+        return self._packing
+
+    def run(self, track: Callable[[Synthesis], None] | None = None) -> Synthesis:
+        """The quickest schedule that is found until all has been tried or the time is up."""
+        for forest in self.forests():
+            before = self.best
+            self._cut(forest)
+            if track is not None and self.best is not None and self.best is not before:
+                track(self.best)
+            if self.good or (self.over and self.best is not None):
+                break
+        assert self.best is not None
+        return self.best
+
+    def forests(self) -> Iterator[Forest]:
+        """Forests from the least level to the shortest ways."""
+        q, p = self.question, self.packing
+        level = p.level
+        rate = q.network.capacity * float(q.network.unit)
+        piece = q.size / (1 if q.collective in {"broadcast", "reduce"} else q.network.n) / _NOMINAL_PIECES
+        hop_s = q.network.latency + piece / rate
+        for slack in _SLACK:
+            yield self._shortened(hop_s, 1.0, level * (1 + slack))
+        for weight in _WEIGHTS:
+            yield self._shortened(hop_s, weight, None)
+
+    def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
+        p, q = self.packing, self.question
+        if isinstance(p, Exchange):
+            return _with_own(p.shorten(hop_s, q.size, weight, most), q)
+        return flatten(p, hop_s, q.size, weight, most)
+
+    def _cut(self, forest: Forest) -> None:
+        """Tries the forest in more and more pieces."""
+        count, idle, own = 1, 0, np.inf
+        rows = _rows_of(forest)
+        while count <= self.most_pieces and rows * count <= MOST_ROWS and idle < 2:
+            if count > 1 and count > self.question.size:
+                break
+            one = self._with(forest, count)
+            idle = 0 if one.seconds < own * (1 - _GAIN) else idle + 1
+            own = min(own, one.seconds)
+            if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN / 4):
+                self.best = one
+            if self.good or (self.over and self.best is not None):
+                return
+            count *= 2
+
+    def _with(self, forest: Forest, count: int) -> Synthesis:
+        laid = laid_out(self.question, forest, count, self.even)
+        return Synthesis(self.question, self.limit, forest, laid, count, seconds_of(laid, self.question.network))
+
+
+def laid_out(question: Question, forest: Forest, count: int, even: bool = False) -> Laid:
+    """The schedule of a forest with ``count`` pieces of every block, message or array."""
+    q, trees = question, forest.out or forest.into
+    if q.collective in {"all_to_all", "send_recv"}:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for k, tree in enumerate(trees):
+            groups.setdefault(ends_of(tree), []).append(k)
+        message = q.size // q.network.n if q.collective == "all_to_all" else q.size
+        blocks = [(own, forest.share[own]) for own in groups.values()]
+        pieces = pieces_of_blocks(blocks, [message] * len(blocks), count, q.itemsize, True)
+        return lay_pairs(forest, pieces, q.collective, count)
+    if q.collective in {"all_reduce", "broadcast", "reduce"}:
+        blocks, sizes = [(list(range(len(trees))), forest.share)], [q.size]
+    else:
+        whose = [_owner(tree, q) for tree in trees]
+        own_of = [[k for k, rank in enumerate(whose) if rank == r] for r in range(q.network.n)]
+        blocks, sizes = [(own, forest.share[own]) for own in own_of], q.block_bytes()
+    pieces = pieces_of_blocks(blocks, sizes, count, q.itemsize, even)
+    return lay(forest, pieces, q.collective, q.root if q.collective in ROOTED else 0)
+
+
+def _owner(tree: Tree, q: Question) -> int:
+    """The rank whose block a tree carries."""
+    if q.collective == "scatter":
+        return tree.branches[-1].dst if tree.branches else q.root
+    return tree.root
+
+
+def _packing_of(q: Question, level: float) -> Packing:
+    n = q.network.n
+    none, one = np.zeros(n), np.eye(n)[q.root]
+    even = np.array(q.block_bytes(), np.float64) / q.size
+    if q.collective == "all_to_all":
+        return Exchange(q.network, np.full((n, n), 1 / n), level)
+    if q.collective == "send_recv":
+        return Exchange(q.network, np.roll(np.eye(n), 1, axis=1), level)
+    if q.collective == "gather":
+        return Exchange(q.network, np.outer(even, one), level)
+    if q.collective == "scatter":
+        return Exchange(q.network, np.outer(one, even), level)
+    demands = {
+        "all_gather": Demand(even, none),
+        "reduce_scatter": Demand(none, even),
+        "broadcast": Demand(one, none),
+        "reduce": Demand(none, one),
+        "all_reduce": Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True),
+    }
+    return Packing(q.network, demands[q.collective], level)
+
+
+def _with_own(forest: Forest, q: Question) -> Forest:
+    """With an empty tree for the block that a root keeps (gather, scatter)."""
+    if q.collective in PAIRWISE:
+        return forest
+    share = np.append(forest.share, 1e-9)
+    return Forest(forest.network, share, (*forest.out, Tree(q.root, ())))
+
+
+def _rows_of(forest: Forest) -> int:
+    """Rows of the schedule with one piece of each block, about."""
+    sides = (forest.out, forest.into)
+    per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides if trees)
+    roots = len({(t.root, t.branches[-1].dst if len(forest.out) and len(t.branches) else -1) for t in forest.out or forest.into})
+    return max(1, int(per_tree * min(roots, len(forest.share))))
