@@ -43,7 +43,7 @@ COLLECTIVES = (
 
 MOST_ROWS = 600_000
 """Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
-_MOST_PIECES = 1024
+_MOST_PIECES = 1 << 14
 _ENOUGH = 2e-3
 """Share above the limit and the latency below which nothing better is looked for."""
 _GAIN = 1e-3
