@@ -14,13 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from commsim.collectives.semantics import COLLECTIVES, SCATTERING
+from commsim.collectives.semantics import CHAINED, COLLECTIVES, DIVIDED, PAIRWISE, ROOTED, SCATTERING
 from commsim.errors import ScheduleError
-from commsim.synthesis import programs
-from commsim.synthesis.latency import latency_limit_s
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.parts import border, exchange_cut, flows_of, gossip_cut
-from commsim.synthesis.tree_limit import Cut, TreeLimit, spread_limit
+from commsim.synthesis.tree_limit import FlowCut, TreeLimit, spread_limit
 from commsim.topology.kinds import Float64, Int64
 
 By = Literal["flow", "program", "cut"]
@@ -28,6 +26,10 @@ By = Literal["flow", "program", "cut"]
 
 Effort = Literal["flow", "program"]
 """``flow``: what takes milliseconds; ``program``: linear programs too, seconds."""
+
+
+MOST_UNKNOWNS = 60_000
+"""Unknowns up to which a linear program is solved: some ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class CollectiveLimit:
     per_byte_s: Fraction | float
     latency_s: float
     by: By
-    cut: Cut | None = None
+    cut: FlowCut | None = None
     binding: tuple[int, ...] = ()
 
     @property
@@ -66,21 +68,26 @@ def limit_of(
     blocks: Sequence[int] | None = None,
     demand: Float64 | None = None,
     effort: Effort = "program",
+    latency: bool = True,
 ) -> CollectiveLimit:
     """The limit of a collective among the ranks of a network; its size is the nccl-tests size.
 
     ``blocks``: bytes of each rank's block, where they are not equal; then the size is their sum. ``demand`` (n, n):
     bytes from each rank to each other, in place of what the collective sends; then a byte of the size is a byte of
-    demand. ScheduleError for an unknown collective or root.
+    demand. Without `latency` no ways are searched for. ScheduleError for an unknown collective or root.
     """
     if collective not in COLLECTIVES:
         raise ScheduleError(f"unknown collective {collective!r}, expected one of {', '.join(sorted(COLLECTIVES))}")
     if not 0 <= root < network.n:
         raise ScheduleError(f"root {root} is not one of the ranks 0..{network.n - 1}")
-    late = latency_limit_s(network, collective, root)
+    late = 0.0
+    if latency:
+        from commsim.synthesis.latency import latency_limit_s
+
+        late = latency_limit_s(network, collective, root)
     if network.n == 1 or collective == "barrier":
         return CollectiveLimit(collective, Fraction(0), late, "flow")
-    if demand is not None or collective in {"all_to_all", "all_to_all_v", "send_recv"}:
+    if demand is not None or collective in PAIRWISE:
         return _exchange(network, collective, demand, late, effort)
     if collective == "all_reduce":
         return _all_reduce(network, late, effort)
@@ -93,11 +100,11 @@ def _trees(
     turned = collective in SCATTERING or collective == "reduce"
     on = network.reversed() if turned else network
     weights = [1] * network.n if blocks is None else list(blocks)
-    if collective in {"broadcast", "reduce"}:
+    if collective in CHAINED:
         weights = [int(r == root) for r in range(network.n)]
     if len(weights) != network.n or min(weights) < 0 or not any(weights):
         raise ScheduleError(f"found blocks {weights[:8]}, expected {network.n} of 0 bytes or more, not all of 0")
-    sinks = [root] if collective in {"gather", "scatter"} else list(range(network.n))
+    sinks = [root] if collective in ROOTED & DIVIDED else list(range(network.n))
     by: By = "flow"
     tree = spread_limit(on, weights, sinks)
     if tree.rate == 0:
@@ -121,24 +128,26 @@ def _unbalanced(
     weights: list[int],
     sinks: list[int],
     tree: TreeLimit,
-    cut: Cut | None,
+    cut: FlowCut | None,
     late: float,
     effort: Effort,
 ) -> CollectiveLimit:
     """The limit where some vertex could give out more than it takes in, if it could copy."""
     per_byte = 1 / (tree.rate * network.unit)
     passing = (on.rank_of < 0) & (on.taken_in < on.given_out)
-    if effort == "flow" or on.copies[passing].all() or (len(sinks) + 1) * on.edges > programs.MOST_UNKNOWNS:
+    if effort == "flow" or on.copies[passing].all() or (len(sinks) + 1) * on.edges > MOST_UNKNOWNS:
         return CollectiveLimit(collective, per_byte, late, "cut", cut)
-    program = programs.passed_on_limit(on, weights, sinks)
+    from commsim.synthesis.programs import passed_on_limit
+
+    program = passed_on_limit(on, weights, sinks)
     least = 1 / (program.rate * float(network.unit))
     if least <= float(per_byte) * (1 + 1e-9):
         return CollectiveLimit(collective, per_byte, late, "flow", cut)
     return CollectiveLimit(collective, least, late, "program", None, program.binding)
 
 
-def _turned(cut: Cut, turned: bool) -> Cut:
-    return Cut(cut.vertices, cut.edges, cut.inward != turned, cut.share)
+def _turned(cut: FlowCut, turned: bool) -> FlowCut:
+    return FlowCut(cut.vertices, cut.edges, cut.inward != turned, cut.share)
 
 
 def _all_reduce(network: FlowNetwork, late: float, effort: Effort) -> CollectiveLimit:
@@ -159,9 +168,11 @@ def _all_reduce(network: FlowNetwork, late: float, effort: Effort) -> Collective
         if both == least and _passes_all_on(network) and _passes_all_on(network.reversed()):
             return CollectiveLimit(name, 1 / (both * network.unit), late, "flow", cut)
     unknowns = 2 * (network.n + 1) * network.edges
-    if effort == "flow" or unknowns > programs.MOST_UNKNOWNS // 3:
+    if effort == "flow" or unknowns > MOST_UNKNOWNS // 3:
         return CollectiveLimit(name, 1 / (least * network.unit), late, "cut", cut)
-    program = programs.reduce_spread_limit(network)
+    from commsim.synthesis.programs import reduce_spread_limit
+
+    program = reduce_spread_limit(network)
     by: By = "cut" if acts else "program"
     return CollectiveLimit(name, 1 / (program.rate * float(network.unit)), late, by, None, program.binding)
 
@@ -170,7 +181,7 @@ def _turned_limit(tree: TreeLimit, turned: bool) -> TreeLimit:
     return TreeLimit(tree.rate, None if tree.cut is None else _turned(tree.cut, turned))
 
 
-def _tightest(network: FlowNetwork, part: Int64) -> Cut:
+def _tightest(network: FlowNetwork, part: Int64) -> FlowCut:
     """The border of the part with the least to take it in by, of those that parts share."""
     into, out = flows_of(network, part)
     held = np.unique(part[network.ranks])
@@ -196,9 +207,11 @@ def _exchange(
     senders = int((wanted.sum(axis=1) > 0).sum())
     if cut is None:
         return CollectiveLimit(collective, Fraction(0), late, "flow")
-    if effort == "flow" or senders * network.edges > programs.MOST_UNKNOWNS:
+    if effort == "flow" or senders * network.edges > MOST_UNKNOWNS:
         return CollectiveLimit(collective, 1 / (rate * unit), late, "cut", cut)
-    program = programs.exchange_limit(network, wanted)
+    from commsim.synthesis.programs import exchange_limit
+
+    program = exchange_limit(network, wanted)
     reached = program.rate >= rate * (1 - 1e-9)
     return CollectiveLimit(
         collective, 1 / (program.rate * unit), late, "program", cut if reached else None, program.binding

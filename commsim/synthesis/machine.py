@@ -19,14 +19,20 @@ _NVLS_SM = 90
 
 
 def machine_network(
-    topology: Topology, ranks: Sequence[int] | None = None, *, in_network: bool = False, at_wires: bool = False
+    topology: Topology,
+    ranks: Sequence[int] | None = None,
+    *,
+    in_network: bool = False,
+    hosts_add: bool = False,
+    at_wires: bool = False,
 ) -> FlowNetwork:
     """The network of these ranks, or of all, in their order.
 
     Of one node it has the links that routes between its ranks take (an NVSwitch node's PCIe is none of them); of
     several every link of their nodes and of the fabric. GPUs of the nodes that are none of the ranks pass bytes on.
-    ``in_network``: NVSwitches that can, and switches of a fabric that does, copy and add. ``at_wires``: PCIe and what
-    joins sockets as their wires carry, not as NCCL rates them. TopologyError names ranks that cannot reach each other.
+    ``in_network``: NVSwitches that can, and switches of a fabric that does, copy and add; ``hosts_add``: so do hosts,
+    as those of parameter servers. ``at_wires``: PCIe and what joins sockets as their wires carry, not as NCCL rates
+    them. TopologyError names ranks that cannot reach each other.
     """
     t = topology
     own = np.arange(t.world_size) if ranks is None else np.asarray(ranks, np.int64)
@@ -42,6 +48,7 @@ def machine_network(
     distinct: list[Fraction] = [exact(float(value)) for value in values]
     kind = t.vertex_kind[vertices]
     acts = _acting(t, vertices, nodes) if in_network else np.zeros(vertices.size, bool)
+    acts |= (kind == VertexKind.HOST) & hosts_add
     names = t.vertex_name
     return joined(
         name=t.name,
@@ -56,6 +63,12 @@ def machine_network(
         latency=t.link_latency[links],
         links=links,
     )
+
+
+def adds_somewhere(topology: Topology) -> bool:
+    """Whether any switch of a machine adds and copies."""
+    nvls = [group.has_nvswitch and group.gpu.sm >= _NVLS_SM for group in topology.groups]
+    return any(nvls) or (topology.in_network_reduction and topology.nodes > 1)
 
 
 def _usable(t: Topology, nodes: Int64) -> Bool:

@@ -6,6 +6,7 @@ compiled on arrays, which large networks need.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,8 @@ import numpy as np
 from commsim.topology.kinds import Int64
 
 _SMALL = 400
-"""Arcs up to which lists are quicker than to load numba and what it has compiled."""
+_UNLOADED = 30_000
+"""Arcs up to which lists are quicker than compiled loops, and than to load numba with them where nobody has."""
 _MOST = 1 << 61
 """Sums of capacities beyond which 64 bits are not enough."""
 
@@ -114,7 +116,7 @@ class FlowSearch:
         ptr = np.concatenate([[0], np.cumsum(np.bincount(starts, minlength=self.vertices))])
         self._arrays = [ptr.astype(np.int64), arcs.astype(np.int64), ends.astype(np.int64)]
         self._goals: set[int] = set()
-        self._large = ends.size > _SMALL
+        self._large = ends.size > (_SMALL if "numba" in sys.modules else _UNLOADED)
         self._exact: list[int] = []
 
     def with_capacity(self, capacity: Sequence[int], goals: Sequence[int]) -> None:
@@ -143,7 +145,7 @@ class FlowSearch:
 
         The vertices of the second are the smallest side of a least cut.
         """
-        run = _compiled() if self._compiled else _saturate
+        run: Callable[..., tuple[int, int]] = _compiled() if self._compiled else _saturate
         room = self._full.copy()
         level, at, queue, path = self._scratch
         flow, last = run(*self._kept, room, self._goal, source, level, at, queue, path, most)

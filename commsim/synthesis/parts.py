@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from commsim.synthesis.network import FlowNetwork
-from commsim.synthesis.tree_limit import Cut
+from commsim.synthesis.tree_limit import FlowCut
 from commsim.topology.kinds import Bool, Float64, Int64, VertexKind
 
 
@@ -99,7 +99,7 @@ def gossip_cut(network: FlowNetwork) -> tuple[Fraction, Int64]:
     return best, where
 
 
-def exchange_cut(network: FlowNetwork, demand: Float64) -> tuple[float, Cut | None]:
+def exchange_cut(network: FlowNetwork, demand: Float64) -> tuple[float, FlowCut | None]:
     """How often a second all demands (n, n) can be served at most, in units of the network, by the parts' borders."""
     best, cut = float("inf"), None
     wanted = demand.copy()
@@ -122,10 +122,10 @@ def exchange_cut(network: FlowNetwork, demand: Float64) -> tuple[float, Cut | No
     return best, cut
 
 
-def border(network: FlowNetwork, vertices: Int64, *, inward: bool, share: Fraction) -> Cut:
+def border(network: FlowNetwork, vertices: Int64, *, inward: bool, share: Fraction) -> FlowCut:
     """The cut around some vertices."""
     inside = np.zeros(network.vertices, bool)
     inside[vertices] = True
     a, b = inside[network.tail], inside[network.head]
     edges = np.flatnonzero(b & ~a if inward else a & ~b)
-    return Cut(frozenset(vertices.tolist()), tuple(edges.tolist()), inward, share)
+    return FlowCut(frozenset(vertices.tolist()), tuple(edges.tolist()), inward, share)

@@ -16,8 +16,6 @@ from commsim.errors import InfeasibleError
 from commsim.synthesis.network import FlowNetwork
 from commsim.topology.kinds import Float64, Int64
 
-MOST_UNKNOWNS = 60_000
-"""Unknowns up to which a program is solved: some ten seconds."""
 _NOTHING = 1e-9
 """Price of an edge, of all prices, below which it does not bind."""
 _TOLERANCE = 1e-10
@@ -49,7 +47,6 @@ def exchange_limit(network: FlowNetwork, demand: Float64) -> ProgramLimit:
     sources = np.flatnonzero(wanted.sum(axis=1) > 0)
     if not sources.size:
         return ProgramLimit(np.inf, (), np.zeros(E))
-    most(sources.size * E, network)
     k = sources.size
     arrives = np.zeros((k, V))
     arrives[:, network.ranks] = wanted[sources]
@@ -74,7 +71,6 @@ def reduce_spread_limit(network: FlowNetwork) -> ProgramLimit:
     Vertices without a rank pass on what they take in, or copy and add where the network says so.
     """
     n, E, V = network.n, network.edges, network.vertices
-    most(2 * (n + 1) * E, network)
     from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
     one, edges = eye_array(n), eye_array(E)
@@ -111,7 +107,6 @@ def passed_on_limit(network: FlowNetwork, weights: Sequence[int], sinks: Sequenc
     They cannot copy, so that what they give out of a tree is no more than what they take in of it.
     """
     n, E, V = len(sinks), network.edges, network.vertices
-    most((n + 1) * E, network)
     from scipy.sparse import csr_array, eye_array, hstack, kron, vstack
 
     edges, total = eye_array(E), float(sum(weights))
@@ -128,15 +123,6 @@ def passed_on_limit(network: FlowNetwork, weights: Sequence[int], sinks: Sequenc
     bound = np.concatenate([_scaled(network), np.zeros(n * E + passing.shape[0])])
     x, price = _solved(cost, vstack([shared, within, passed]), bound, gone)
     return _limit(float(x[-1]) * total * float(network.capacity.max()), price[:E])
-
-
-def most(unknowns: int, network: FlowNetwork) -> None:
-    """InfeasibleError where a program would have more unknowns than are solved."""
-    if unknowns > MOST_UNKNOWNS:
-        raise InfeasibleError(
-            f"{network.name}: a linear program for {network.n} ranks and {network.edges} links would have {unknowns} "
-            f"unknowns, expected at most {MOST_UNKNOWNS}"
-        )
 
 
 def _incidence(network: FlowNetwork) -> Any:

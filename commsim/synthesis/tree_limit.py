@@ -15,12 +15,13 @@ from math import gcd
 
 import numpy as np
 
+from commsim.synthesis.alike import one_of_each
 from commsim.synthesis.maxflow import FlowSearch
 from commsim.synthesis.network import FlowNetwork
 
 
 @dataclass(frozen=True)
-class Cut:
+class FlowCut:
     """Vertices that must take in, or give out, a ``share`` of the array over the ``edges`` between them and the rest.
 
     ``inward``: the vertices take in. ``share`` may be above 1 where parts of the array cross more than once.
@@ -37,7 +38,7 @@ class TreeLimit:
     """Arrays a second that trees spread at most, in units of the network for an array of ``weight`` 1, and the cut."""
 
     rate: Fraction
-    cut: Cut | None
+    cut: FlowCut | None
 
 
 def spread_limit(network: FlowNetwork, weights: Sequence[int], sinks: Sequence[int] | None = None) -> TreeLimit:
@@ -48,13 +49,14 @@ def spread_limit(network: FlowNetwork, weights: Sequence[int], sinks: Sequence[i
     common = gcd(*weights)
     w = [int(x) // common for x in weights]
     total, goals = sum(w), list(range(network.n)) if sinks is None else list(sinks)
-    into = [int(network.taken_in[v]) for v in network.ranks.tolist()]
-    out = [int(network.given_out[v]) for v in network.ranks.tolist()]
+    if len(goals) == network.n:
+        goals = one_of_each(network, goals, w)
+    into, out = (units[network.ranks].tolist() for units in (network.taken_in, network.given_out))
     first = [(into[r], total - w[r], r, True) for r in goals if total > w[r]]
-    first += [(out[r], w[r], r, False) for r in range(network.n) if w[r] and goals != [r]]
+    first += [(out[r], w[r], r, False) for r in range(network.n) if w[r] and goals != [r] and network.n > 1]
     if not first:
         return TreeLimit(Fraction(0), None)
-    units, share, at, inward = min(first, key=lambda one: Fraction(one[0], one[1]))
+    units, share, at, inward = min(first, key=lambda one: (one[0] / one[1], one[2]))
     ratio = Fraction(units, share)
     cut = _cut(network, frozenset([int(network.ranks[at])]), inward, Fraction(share, total))
     search = _search(network, w)
@@ -98,6 +100,6 @@ def _into(network: FlowNetwork, inside: frozenset[int]) -> list[int]:
     return np.flatnonzero(within[network.head] & ~within[network.tail]).tolist()
 
 
-def _cut(network: FlowNetwork, inside: frozenset[int], inward: bool, share: Fraction) -> Cut:
+def _cut(network: FlowNetwork, inside: frozenset[int], inward: bool, share: Fraction) -> FlowCut:
     turned = network if inward else network.reversed()
-    return Cut(inside, tuple(_into(turned, inside)), inward, share)
+    return FlowCut(inside, tuple(_into(turned, inside)), inward, share)
