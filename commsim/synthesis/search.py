@@ -119,15 +119,19 @@ class Synthesis:
 class Search:
     """The search for one question: its packing, and the quickest schedule so far."""
 
-    def __init__(self, question: Question, limit: CollectiveLimit | None = None, budget_s: float = 60.0) -> None:
+    def __init__(self, question: Question, budget_s: float = 60.0, other: Search | None = None) -> None:
+        """``other``: a search for another size of the same, whose limit and trees are taken."""
         self.question, self.budget_s = question, budget_s
         self.started = time.monotonic()
         q = question
-        self.limit = limit_of(q.network, q.collective, root=q.root, blocks=q.blocks or None) if limit is None else limit
+        self._packing: tuple[Packing, float] | None = None
+        if other is None:
+            self.limit = limit_of(q.network, q.collective, root=q.root, blocks=q.blocks or None)
+        else:
+            self.limit, self._packing = other.limit, other._packing
         self.best: Synthesis | None = None
         self.even = False
         self.most_pieces = _MOST_PIECES
-        self._packing: Packing | None = None
 
     @property
     def over(self) -> bool:
@@ -143,13 +147,14 @@ class Search:
         return self.best.seconds <= least * (1 + _ENOUGH)
 
     @property
-    def packing(self) -> Packing:
-        """The packing that loads the busiest link least."""
+    def packing(self) -> tuple[Packing, float]:
+        """The trees that are known, and the least level that they reach."""
         if self._packing is None:
             q = self.question
             level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
-            self._packing = _packing_of(q, level)
-            self._packing.solve(budget_s=self.budget_s / 2)
+            packing = _packing_of(q, level)
+            packing.solve(budget_s=self.budget_s / 2)
+            self._packing = packing, packing.level
         return self._packing
 
     def run(self, track: Callable[[Synthesis], None] | None = None) -> Synthesis:
@@ -166,8 +171,7 @@ class Search:
 
     def forests(self) -> Iterator[Forest]:
         """Forests from the least level to the shortest ways."""
-        q, p = self.question, self.packing
-        level = p.level
+        q, (_, level) = self.question, self.packing
         rate = q.network.capacity * float(q.network.unit)
         piece = q.size / (1 if q.collective in {"broadcast", "reduce"} else q.network.n) / _NOMINAL_PIECES
         hop_s = q.network.latency + piece / rate
@@ -177,7 +181,7 @@ class Search:
             yield self._shortened(hop_s, weight, None)
 
     def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
-        p, q = self.packing, self.question
+        (p, _), q = self.packing, self.question
         if isinstance(p, Exchange):
             return _with_own(p.shorten(hop_s, q.size, weight, most), q)
         return flatten(p, hop_s, q.size, weight, most)
