@@ -157,10 +157,17 @@ class Packing:
         edges = np.concatenate([tree.edges for tree in self.trees])
         column = np.repeat(np.arange(count), [tree.edges.size for tree in self.trees])
         bends = _BENDS if even and most is not None else ()
-        level = count + (n if self.demand.free else 0)  # the column of L, after trees and shares of roots where they are free
+        level = count + (
+            n if self.demand.free else 0
+        )  # the column of L, after trees and shares of roots where they are free
         width = level + 1 + E * len(bends)
         e = np.arange(E)
-        row, at, value, right = [edges, e], [column, np.full(E, level)], [np.ones(column.size), -self.rate], [np.zeros(E)]
+        row, at, value, right = (
+            [edges, e],
+            [column, np.full(E, level)],
+            [np.ones(column.size), -self.rate],
+            [np.zeros(E)],
+        )
         for k, bend in enumerate(bends, 1):
             row, at = [*row, edges + k * E, e + k * E], [*at, column, level + 1 + (k - 1) * E + e]
             value = [*value, np.ones(column.size), -self.rate]

@@ -269,5 +269,7 @@ def _rows_of(forest: Forest) -> int:
     """Rows of the schedule with one piece of each block, about."""
     sides = (forest.out, forest.into)
     per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides if trees)
-    roots = len({(t.root, t.branches[-1].dst if len(forest.out) and len(t.branches) else -1) for t in forest.out or forest.into})
+    roots = len(
+        {(t.root, t.branches[-1].dst if len(forest.out) and len(t.branches) else -1) for t in forest.out or forest.into}
+    )
     return max(1, int(per_tree * min(roots, len(forest.share))))
