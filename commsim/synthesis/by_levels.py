@@ -18,8 +18,6 @@ from commsim.synthesis.node_rings import Moves, spread_moves, turned
 from commsim.synthesis.rail_shares import RingPart, hop_shares
 from commsim.topology.kinds import Int64
 
-SLICES = 8
-"""Parts of an all_reduce that follow each other: an eighth of it is added or spread with nothing beside it."""
 _UP, _DOWN = 2, 4
 """Slices before these, each twice as long as the one before it, and after them, each half as long."""
 _NONE = np.zeros(0, np.int64)
@@ -58,9 +56,10 @@ def _table(moves: Moves, slot: Int64, op: Op, first: int, pairs: tuple[Int64, In
 
 
 def reduce_rows(levels: Levels, slices: int, period: int | None = None) -> tuple[RowTable, list[float]]:
-    """The rows of an all_reduce, and the share of the array of each chunk's slice: (rows, shares by chunk)."""
+    """The rows of an all_reduce in so many slices of one length, and the share of the array of each chunk."""
     shares = ring_shares(levels)
-    plan = [(k, weak, share * one) for k, one in enumerate(_lengths(slices)) for weak, share in shares.items()]
+    lengths = [1 / slices] * slices if levels.alike(levels.order.tolist()) else slice_lengths(slices)
+    plan = [(k, weak, share * one) for k, one in enumerate(lengths) for weak, share in shares.items()]
     tables: list[RowTable] = []
     weights: list[float] = []
     rows, chunks, longest, done = 0, 0, 2 * levels.m * levels.G + 2 * levels.G, dict.fromkeys(shares, 0)
@@ -134,7 +133,7 @@ def ring_shares(levels: Levels) -> dict[int, float]:
     return {k: float(share) for k, share in zip(weak, done.x[:-1], strict=True) if share > 1e-6}
 
 
-def _lengths(count: int) -> list[float]:
+def slice_lengths(count: int) -> list[float]:
     """Shares of the array of slices that follow each other.
 
     The first and the last ones are short, as nothing is spread beside the one and nothing added beside the other.

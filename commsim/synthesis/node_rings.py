@@ -1,8 +1,8 @@
 """Rings of nodes over rails: how every piece of an array comes to all nodes, and in each of them to all ranks.
 
 A piece starts at its owner, goes from node to node round the ring, each time over the rail whose turn it is, and from
-where it arrives to the other ranks of the node. Every node takes in every piece once, over all its rails evenly: no plan
-needs less of its NICs. Turned round, the same ways add pieces up at their owners.
+where it arrives to the other ranks of the node. Every node takes in every piece once, over all its rails: no plan needs
+less of its NICs. Turned round, the same ways add pieces up at their owners.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def spread_moves(
     """The moves of ``per_node`` pieces of each node of a ring to all ranks; piece p of owner o is ``o * per_node + p``.
 
     Piece p starts at local rank ``p % G``. Nodes of `leaves` own none and take each piece from one node of the ring.
-    ``shares`` (hops, rails): of the rails on each hop, evenly without; ``turn``: how many arrays went before, after which
-    rails go on in turn. ``period``: only what the first nodes of the ring send, where a shift by so many changes nothing.
+    ``shares`` (hops, rails): of the rails on each hop, evenly without; ``turn``: how many arrays went before, after
+    which rails go on in turn. ``period``: only what the first nodes of the ring send, where a shift by so many changes
+    nothing.
     """
     t, G, P, m = levels.topology, levels.G, per_node, ring.size
     H = m if period is None else period
@@ -120,7 +121,7 @@ def _to_leaf(
     before: int,
     begin: int,
 ) -> list[Moves]:
-    """Every piece from one node of the ring to a node beside it, evenly from all and all the time, then to its ranks."""
+    """Every piece from one node of the ring to a node beside it, evenly from all of them, then to its ranks."""
     holder, came, copies = known
     t, G, m, (k, w) = levels.topology, levels.G, ring.size, leaf
     o, p = (x.ravel() for x in np.indices((m, P)))
