@@ -210,9 +210,11 @@ def prove(one: Synthesis) -> None:
 
 
 def _by_block(one: Synthesis) -> dict[Any, list[int]]:
+    from commsim.synthesis.search import WHOLE_ARRAY
+
     blocks: dict[Any, list[int]] = {}
     for k, tree in enumerate(one.forest.out or one.forest.into):
-        blocks.setdefault(0 if one.question.collective in {"all_reduce", "broadcast", "reduce"} else tree.root, []).append(k)
+        blocks.setdefault(0 if one.question.collective in WHOLE_ARRAY else tree.root, []).append(k)
     return blocks
 
 
