@@ -26,6 +26,7 @@ from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Demand, Packing
 from commsim.synthesis.pieces import pieces_of_blocks
 from commsim.synthesis.timing import seconds_of
+from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
 
 COLLECTIVES = (
@@ -48,13 +49,19 @@ MOST_ROWS = 600_000
 """Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
 _MOST_PIECES = 1 << 14
 _ENOUGH = 2e-3
-"""Share above the limit and the latency below which nothing better is looked for."""
+"""Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
 """Share that a schedule of more pieces must gain."""
 _SLACK = (1e-3, 1e-2)
 """How far above the least level forests lie that weigh only the length of ways."""
 _WEIGHTS = (1.0, 10.0, 1e3)
 """What seconds on ways count against seconds of the busiest link, of the others."""
+_WHOLE = (1, 4)
+"""Pieces of a block that are each given one tree."""
+_LATE = 100.0
+"""Times the latency limit, up to which trees are weighed by their length."""
+_FINEST = 1e-3
+"""Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16
 """Pieces that the length of a hop is weighed with before their number is known."""
 
@@ -146,8 +153,7 @@ class Search:
         """Whether the best is as near to the limit as matters."""
         if self.best is None:
             return False
-        least = self.limit.bandwidth_s(self.question.size) + self.limit.latency_s
-        return self.best.seconds <= least * (1 + _ENOUGH)
+        return self.best.ratio <= 1 + _ENOUGH
 
     @property
     def packing(self) -> tuple[Packing, float]:
@@ -180,8 +186,21 @@ class Search:
         hop_s = q.network.latency + piece / rate
         for slack in _SLACK:
             yield self._shortened(hop_s, 1.0, level * (1 + slack))
-        for weight in _WEIGHTS:
+        weights = _WEIGHTS if self._short else _WEIGHTS[:1]
+        for weight in weights:
             yield self._shortened(hop_s, weight, None)
+        if self._short and q.collective not in WHOLE_ARRAY:
+            for count in _WHOLE:
+                yield self._whole(hop_s, count)
+
+    @property
+    def _short(self) -> bool:
+        """Whether latencies matter beside bytes."""
+        return self.limit.bandwidth_s(self.question.size) < _LATE * self.limit.latency_s
+
+    def _whole(self, hop_s: Float64, count: int) -> Forest:
+        forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
+        return _with_own(forest, self.question) if isinstance(self.packing[0], Exchange) else forest
 
     def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
         (p, _), q = self.packing, self.question
@@ -191,7 +210,12 @@ class Search:
 
     def _cut(self, forest: Forest) -> None:
         """Tries the forest in few and in many pieces, and then in numbers beside the best."""
-        most = min(self.most_pieces, MOST_ROWS // _rows_of(forest, self.question.collective), self.question.size)
+        q = self.question
+        bytes_s, late_s = self.limit.bandwidth_s(q.size), self.limit.latency_s
+        finest = bytes_s / (_FINEST * (bytes_s + late_s))
+        if q.collective in WHOLE_ARRAY:
+            finest *= len(forest.share)
+        most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
