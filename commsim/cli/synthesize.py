@@ -251,5 +251,3 @@ def _write(out: Path, best: Synthesis) -> None:
         text, note = (json_text if out.suffix.lower() == ".json" else goal_text)(best.laid.schedule), ""
     write_atomically(out, text)
     typer.echo(f"wrote {out}{note}", err=True)
-
-

@@ -87,7 +87,9 @@ def _limit_words(one: Synthesis) -> str:
 def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
     """One line for each size."""
     nccl = any(beside.nccl_s is not None for _, beside in many)
-    header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (["NCCL", "of the limit"] if nccl else [])
+    header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (
+        ["NCCL", "of the limit"] if nccl else []
+    )
     rows = [tuple(header)]
     for one, beside in many:
         cells = [

@@ -38,6 +38,11 @@ class Exchange(Packing):
         self._ways = Ways(network)
         self.sure = True
 
+    @property
+    def roots(self) -> int:
+        """Paths that any prices give."""
+        return len(self.pairs)
+
     def _shortest(self, price: Float64) -> tuple[float, list[Tree]]:
         """What all pairs cost together, each over its cheapest path, and the paths."""
         paths = Paths(self._ways, price)
@@ -73,7 +78,11 @@ class Exchange(Packing):
         share_of = 1.0 / float(self.share.sum())
         for _ in range(_ROUNDS):
             far += [tree.farthest_s(hop_s) for tree in self.trees[len(far) :]]
-            at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
+            at = (
+                {"weight": whole_s}
+                if most is None
+                else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
+            )
             cost = weight * share_of * np.array(far)
             price = self.program(cost, **at)
             if not any([self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]]):
@@ -124,4 +133,3 @@ class Paths:
                 branches.append(Branch(start, at, way))
                 start, way = at, ()
         return Tree(a, tuple(branches))
-

@@ -88,8 +88,14 @@ def _paired(p: Packing, trees: list[Tree], share: Float64) -> Forest:
     into: list[Tree] = []
     shares: list[float] = []
     for root in dict.fromkeys(tree.root for tree in trees):
-        sides = [[[tree, part] for tree, part in zip(trees, share.tolist(), strict=True) if tree.root == root and tree.into == up]
-                 for up in (True, False)]
+        sides = [
+            [
+                [tree, part]
+                for tree, part in zip(trees, share.tolist(), strict=True)
+                if tree.root == root and tree.into == up
+            ]
+            for up in (True, False)
+        ]
         up, down = sides
         while up and down:
             part = min(up[0][1], down[0][1])

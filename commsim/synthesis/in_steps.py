@@ -38,7 +38,9 @@ def _drop(times: Float64, keys: Int64, size: int) -> None:
     i, child = 0, 1
     while child < last:
         other = child + 1
-        if other < last and (times[other] < times[child] or (times[other] == times[child] and keys[other] < keys[child])):
+        if other < last and (
+            times[other] < times[child] or (times[other] == times[child] and keys[other] < keys[child])
+        ):
             child = other
         if t < times[child] or (t == times[child] and key <= keys[child]):
             break
@@ -131,9 +133,7 @@ def run_in_steps(program: Program) -> tuple[Float64, Float64]:
     if hops.size and hops.max() >= _HOPS - 1:
         raise ScheduleError(f"found a way of {hops.max()} links, expected at most {_HOPS - 2}")
     links = (1.0 / p.link_bandwidth, p.link_latency)
-    start, end, done = _run(
-        p.nbytes, p.route, (p.route_ptr, p.route_link), (p.succ_ptr, p.succ_idx), p.indeg, links
-    )
+    start, end, done = _run(p.nbytes, p.route, (p.route_ptr, p.route_link), (p.succ_ptr, p.succ_idx), p.indeg, links)
     if done < p.rows:
         raise ScheduleError(f"rows wait for each other: {p.rows - done} of {p.rows} never start")
     return start, end

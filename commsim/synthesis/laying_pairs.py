@@ -42,7 +42,11 @@ def lay_pairs(forest: Forest, pieces: Pieces, collective: str, count: int) -> La
         rank = np.repeat(np.arange(n), count)
         own = rank * count + np.tile(np.arange(count), n)
         more = {"src": rank, "dst": rank, "src_chunk": own, "dst_chunk": own}
-        more |= {"op": np.full(own.size, Op.COPY), "step": np.full(own.size, s.steps - 1), "channel": np.zeros_like(own)}
+        more |= {
+            "op": np.full(own.size, Op.COPY),
+            "step": np.full(own.size, s.steps - 1),
+            "channel": np.zeros_like(own),
+        }
         more |= {"src_buffer": np.full(own.size, Buffer.INPUT), "dst_buffer": np.full(own.size, Buffer.OUTPUT)}
         columns = {name: np.concatenate([column, more[name]]) for name, column in columns.items()}
         way = np.concatenate([way, np.full(own.size, len(base.ways))])

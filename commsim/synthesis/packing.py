@@ -109,6 +109,11 @@ class Packing:
         """Seconds for each byte of the array at level 1."""
         return 1.0 / (float(self.network.capacity.max()) * float(self.network.unit))
 
+    @property
+    def roots(self) -> int:
+        """Trees that any prices give."""
+        return sum(len(side.roots) for side in self.sides)
+
     def add(self, tree: Tree) -> bool:
         """Whether the tree is new."""
         key = (tree.root, tree.into, np.sort(tree.edges).tobytes())
@@ -141,7 +146,7 @@ class Packing:
         """Multiplicative weights: every round prices edges by what the rounds before have laid on them."""
         load = np.zeros(self.network.edges)
         price = 1.0 / self.rate
-        rounds = max(_ROUNDS, _TREES // max(1, sum(len(side.roots) for side in self.sides)))
+        rounds = max(_ROUNDS, _TREES // self.roots)
         for k in range(rounds):
             self.price(price, load)
             used = load / self.rate
@@ -149,9 +154,8 @@ class Packing:
 
     def _vary(self, price: Float64) -> bool:
         """Trees of few roots under prices near these: one tree for each program would take very many programs."""
-        roots = sum(len(side.roots) for side in self.sides)
         new = False
-        for _ in range(_VARIED // max(1, roots)):
+        for _ in range(_VARIED // self.roots):
             near = price * np.exp(_NEAR * self._chance.standard_normal(price.size)) + 1e-3 * float(price.mean())
             for side in self.sides:
                 side.ways.set(near)
@@ -175,10 +179,17 @@ class Packing:
         edges = np.concatenate([tree.edges for tree in self.trees])
         column = np.repeat(np.arange(count), [tree.edges.size for tree in self.trees])
         bends = _BENDS if even and most is not None else ()
-        level = count + (n if self.demand.free else 0)  # the column of L, after trees and shares of roots where they are free
+        level = count + (
+            n if self.demand.free else 0
+        )  # the column of L, after trees and shares of roots where they are free
         width = level + 1 + E * len(bends)
         e = np.arange(E)
-        row, at, value, right = [edges, e], [column, np.full(E, level)], [np.ones(column.size), -self.rate], [np.zeros(E)]
+        row, at, value, right = (
+            [edges, e],
+            [column, np.full(E, level)],
+            [np.ones(column.size), -self.rate],
+            [np.zeros(E)],
+        )
         for k, bend in enumerate(bends, 1):
             row, at = [*row, edges + k * E, e + k * E], [*at, column, level + 1 + (k - 1) * E + e]
             value = [*value, np.ones(column.size), -self.rate]
