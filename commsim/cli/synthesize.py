@@ -226,13 +226,19 @@ def _beside(one: Synthesis, place: Place) -> Beside:
     if topology is None or any(group.gpu.generation == "cpu" for group in topology.groups):
         return Beside()
     from commsim.nccl.predict import Options, Predictor
+    from commsim.synthesis.library import library_best
 
     ranks = None if place.ranks is None else tuple(place.ranks)
     try:
-        answer = Predictor(topology, Options(), None, ranks).predict(place.collective, one.question.size)
+        model = Predictor(topology, Options(), None, ranks)
+        answer = model.predict(place.collective, one.question.size)
     except CommsimError:
         return Beside()
-    return Beside(answer.time_s, f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}")
+    return Beside(
+        answer.time_s,
+        f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",
+        library_best(one, topology, model, place.ranks),
+    )
 
 
 def _write(out: Path, best: Synthesis) -> None:
