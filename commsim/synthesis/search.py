@@ -214,7 +214,7 @@ class Search:
         bytes_s, late_s = self.limit.bandwidth_s(q.size), self.limit.latency_s
         finest = bytes_s / (_FINEST * (bytes_s + late_s))
         if q.collective in WHOLE_ARRAY:
-            finest *= len(forest.share)
+            finest *= max(len(forest.share), q.network.n)
         most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
         counts = [1]
         while counts[-1] * 4 <= most:
