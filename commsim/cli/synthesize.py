@@ -210,9 +210,11 @@ def prove(one: Synthesis) -> None:
 
 
 def _by_block(one: Synthesis) -> dict[Any, list[int]]:
+    from commsim.synthesis.search import WHOLE_ARRAY
+
     blocks: dict[Any, list[int]] = {}
     for k, tree in enumerate(one.forest.out or one.forest.into):
-        blocks.setdefault(0 if one.question.collective in {"all_reduce", "broadcast", "reduce"} else tree.root, []).append(k)
+        blocks.setdefault(0 if one.question.collective in WHOLE_ARRAY else tree.root, []).append(k)
     return blocks
 
 
@@ -224,13 +226,19 @@ def _beside(one: Synthesis, place: Place) -> Beside:
     if topology is None or any(group.gpu.generation == "cpu" for group in topology.groups):
         return Beside()
     from commsim.nccl.predict import Options, Predictor
+    from commsim.synthesis.library import library_best
 
     ranks = None if place.ranks is None else tuple(place.ranks)
     try:
-        answer = Predictor(topology, Options(), None, ranks).predict(place.collective, one.question.size)
+        model = Predictor(topology, Options(), None, ranks)
+        answer = model.predict(place.collective, one.question.size)
     except CommsimError:
         return Beside()
-    return Beside(answer.time_s, f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}")
+    return Beside(
+        answer.time_s,
+        f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",
+        library_best(one, topology, model, place.ranks),
+    )
 
 
 def _write(out: Path, best: Synthesis) -> None:
@@ -249,5 +257,3 @@ def _write(out: Path, best: Synthesis) -> None:
         text, note = (json_text if out.suffix.lower() == ".json" else goal_text)(best.laid.schedule), ""
     write_atomically(out, text)
     typer.echo(f"wrote {out}{note}", err=True)
-
-

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commsim.report.tables import aligned
+from commsim.synthesis.library import LibraryRun
 from commsim.synthesis.search import Synthesis
 from commsim.synthesis.words import why
 from commsim.units import format_bytes, format_time, microseconds
@@ -18,7 +19,7 @@ class Beside:
 
     nccl_s: float | None = None
     choice: str = ""
-    library_s: float | None = None
+    library: LibraryRun | None = None
 
 
 def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:  # noqa: B008  # frozen
@@ -47,8 +48,15 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:  # noq
     if beside.nccl_s is not None:
         document |= {"nccl_us": microseconds(beside.nccl_s), "nccl_ratio": beside.nccl_s / one.limit_s}
         document["nccl_choice"] = beside.choice
-    if beside.library_s is not None:
-        document["library_us"] = microseconds(beside.library_s)
+    if beside.library is not None:
+        run = beside.library
+        document["as_a_library"] = {
+            "time_us": microseconds(run.seconds),
+            "algorithm": run.algorithm,
+            "protocol": run.protocol,
+            "channels": run.channels,
+            "pieces": run.pieces,
+        }
     return document
 
 
@@ -63,8 +71,12 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
         f"{s.rows} moves{'; switches copy or add' * one.forest.in_switches}"
         + ("; proven: every rank ends with what the collective promises" if proven else ""),
     ]
-    if beside.library_s is not None:
-        lines.append(f"  as a library would run it: {format_time(beside.library_s)}")
+    if beside.library is not None:
+        run = beside.library
+        lines.append(
+            f"  as a library would run it  {format_time(run.seconds)} ({run.algorithm}, {run.protocol}, "
+            f"channels: {run.channels}{f', pieces: {run.pieces}' * (run.pieces > 0)})"
+        )
     if beside.nccl_s is not None:
         lines.append(
             f"  NCCL     {format_time(beside.nccl_s)}  takes {beside.nccl_s / one.limit_s:.4g} of the limit "
@@ -87,7 +99,9 @@ def _limit_words(one: Synthesis) -> str:
 def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
     """One line for each size."""
     nccl = any(beside.nccl_s is not None for _, beside in many)
-    header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (["NCCL", "of the limit"] if nccl else [])
+    header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (
+        ["NCCL", "of the limit"] if nccl else []
+    )
     rows = [tuple(header)]
     for one, beside in many:
         cells = [

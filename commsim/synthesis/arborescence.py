@@ -14,17 +14,21 @@ from commsim.topology.kinds import Bool, Float64, Int64
 
 
 @compiled
-def _ways(ptr: Int64, edge: Int64, head: Int64, price: Float64, ends: Int64, is_end: Bool) -> tuple[Float64, Int64]:
-    """Price of the cheapest way between endpoints (m, m), and the edge by which each reaches each vertex (m, V)."""
+def _ways(
+    graph: tuple[Int64, Int64, Int64], price: Float64, late: Float64, ends: Int64, is_end: Bool
+) -> tuple[Float64, Float64, Int64]:
+    """Price of the cheapest way between endpoints and seconds on it, (m, m), and by which edge each vertex is reached."""
+    ptr, edge, head = graph
     m, vertices = ends.size, ptr.size - 1
-    cost = np.full((m, m), np.inf)
+    cost, seconds = np.full((m, m), np.inf), np.full((m, m), np.inf)
+    arrival = np.empty(vertices)
     before = np.full((m, vertices), -1, np.int64)
     far = np.empty(vertices)
     done = np.empty(vertices, np.bool_)
     for r in range(m):
         far[:] = np.inf
         done[:] = False
-        far[ends[r]] = 0.0
+        far[ends[r]] = arrival[ends[r]] = 0.0
         while True:
             at, least = -1, np.inf
             for v in range(vertices):
@@ -40,11 +44,13 @@ def _ways(ptr: Int64, edge: Int64, head: Int64, price: Float64, ends: Int64, is_
                 reached = least + price[e]
                 if reached < far[head[e]]:
                     far[head[e]] = reached
+                    arrival[head[e]] = arrival[at] + late[e]
                     before[r, head[e]] = e
         for s in range(m):
             cost[r, s] = far[ends[s]]
+            seconds[r, s] = arrival[ends[s]] if far[ends[s]] < np.inf else np.inf
         cost[r, r] = np.inf
-    return cost, before
+    return cost, seconds, before
 
 
 @compiled
@@ -168,19 +174,14 @@ class Ways:
         self._ptr = np.searchsorted(network.tail[order], np.arange(network.vertices + 1)).astype(np.int64)
         self._is_end = np.zeros(network.vertices, bool)
         self._is_end[self.ends] = True
-        self.cost = np.zeros((0, 0))
+        self.cost = self.late = np.zeros((0, 0))
         self._before = np.zeros((0, 0), np.int64)
 
-    def set(self, price: Float64) -> None:
-        """With a price for each edge, (E,)."""
-        self.cost, self._before = _ways(self._ptr, self._edge, self.network.head, price, self.ends, self._is_end)
-
-    def sums(self, value: Float64) -> Float64:
-        """What a value of each edge comes to on the cheapest way between endpoints, (m, m); infinite where there is none."""
-        out = np.full(self.cost.shape, np.inf)
-        for a, b in np.argwhere(np.isfinite(self.cost)).tolist():
-            out[a, b] = value[list(self.way(a, b))].sum()
-        return out
+    def set(self, price: Float64, late: Float64 | None = None) -> None:
+        """With a price for each edge, (E,), and seconds over it."""
+        graph = (self._ptr, self._edge, self.network.head)
+        seconds = np.zeros(price.size) if late is None else late
+        self.cost, self.late, self._before = _ways(graph, price, seconds, self.ends, self._is_end)
 
     def way(self, a: int, b: int) -> tuple[int, ...]:
         """The edges of the cheapest way from endpoint ``a`` to endpoint ``b``."""
@@ -194,13 +195,13 @@ class Ways:
         """The parent of every endpoint in a cheapest tree, (m,); branches from the root are cheaper by ``flat``."""
         more = np.full((self.ends.size, 1), flat)
         more[root] = 0.0
-        return self._pruned(_arborescence(self.cost + more, root), root)
+        return self._pruned(_arborescence(self.cost + more, root))
 
-    def flattest(self, root: int, late: Float64, weight: float) -> Int64:
-        """The parent of every endpoint in a tree that weighs price against distance from the root, ``late`` (m, m)."""
-        return self._pruned(_flat(self.cost * weight, late, root), root)
+    def flattest(self, root: int, cost: Float64) -> Int64:
+        """The parent of every endpoint in a tree that weighs a ``cost`` (m, m) against seconds from the root."""
+        return self._pruned(_flat(cost, self.late, root))
 
-    def _pruned(self, parent: Int64, root: int) -> Int64:
+    def _pruned(self, parent: Int64) -> Int64:
         """Without switches that pass nothing on."""
         n = self.network.n
         while True:

@@ -38,6 +38,11 @@ class Exchange(Packing):
         self._ways = Ways(network)
         self.sure = True
 
+    @property
+    def roots(self) -> int:
+        """Paths that any prices give."""
+        return len(self.pairs)
+
     def _shortest(self, price: Float64) -> tuple[float, list[Tree]]:
         """What all pairs cost together, each over its cheapest path, and the paths."""
         paths = Paths(self._ways, price)

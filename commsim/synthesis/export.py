@@ -7,7 +7,7 @@ from dataclasses import replace
 from commsim.collectives.msccl_export import msccl_text
 from commsim.collectives.schedule import Schedule
 from commsim.errors import ScheduleError
-from commsim.synthesis.search import Synthesis, laid_out
+from commsim.synthesis.search import WHOLE_ARRAY, Synthesis, laid_out
 from commsim.synthesis.timing import seconds_of
 
 
@@ -18,7 +18,7 @@ def for_msccl(best: Synthesis, protocol: str = "Simple") -> tuple[Synthesis, str
     """
     q, reason = best.question, None
     for count in _counts(best):
-        unit = q.itemsize * count * (1 if q.collective in {"all_reduce", "broadcast", "reduce"} else q.network.n)
+        unit = q.itemsize * count * (1 if q.collective in WHOLE_ARRAY else q.network.n)
         whole = replace(q, nbytes=-(-q.size // unit) * unit)
         laid = laid_out(whole, best.forest, count, even=True)
         try:

@@ -7,6 +7,8 @@ heuristic, as a cheapest tree of least depth is hard to find.
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from commsim.synthesis.forest import Forest, Tree
@@ -17,14 +19,24 @@ _ROUNDS = 5
 """Linear programs, each with more trees."""
 EVEN = 0.01
 """Of the time that the busiest edge is busy: what it costs to load another as much."""
+_TRADES = (1.0, 8.0)
+"""What prices count against seconds when trees are grown."""
 _NOTHING = 1e-7
 """Share of a tree below which it is left out."""
 
 
-def flatten(packing: Packing, hop_s: Float64, nbytes: int, weight: float = 1.0, most: float | None = None) -> Forest:
+def flatten(
+    packing: Packing,
+    hop_s: Float64,
+    nbytes: int,
+    weight: float = 1.0,
+    most: float | None = None,
+    until: float = np.inf,
+) -> Forest:
     """The forest of least seconds: those that the busiest edge is busy, and ``weight`` times those to the farthest ends.
 
     ``hop_s`` (E,): seconds over each edge. With ``most`` (a level) only the ways count, at no more than this level.
+    ``until``: on the clock of `time.monotonic`, when no more trees are looked for.
     """
     p, whole_s = packing, packing.byte_s * nbytes
     at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
@@ -35,6 +47,8 @@ def flatten(packing: Packing, hop_s: Float64, nbytes: int, weight: float = 1.0, 
         far += [tree.farthest_s(hop_s) for tree in p.trees[len(far) :]]
         cost = weight * np.array(far)
         price = p.program(cost, **at)
+        if time.monotonic() > until:
+            break
         now = float(cost @ p.y) + (whole_s * p.level if most is None else 0.0)
         if (most is None and now > value * (1 - 1e-3)) or not _grow(p, hop_s, price, weight):
             break
@@ -46,12 +60,13 @@ def _grow(p: Packing, hop_s: Float64, price: Float64, weight: float) -> bool:
     """Adds flat trees of every root under these prices; whether any is new."""
     new = False
     for side in p.sides:
-        side.ways.set(price + weight * hop_s)
-        late = side.ways.sums(hop_s)
-        side.ways.cost = np.maximum(side.ways.cost - weight * late, 0.0)
+        ways = side.ways
+        ways.set(price + weight * hop_s, hop_s)
+        joined = np.isfinite(ways.cost)
+        priced = np.where(joined, np.maximum(ways.cost - weight * np.where(joined, ways.late, 0.0), 0.0), np.inf)
         for root in side.roots:
-            for more in (1.0, 8.0) if price.any() else (1.0,):
-                new |= p.add(side.tree(side.ways.flattest(root, late, more / weight), root))
+            for more in _TRADES if price.any() else (1.0,):
+                new |= p.add(side.tree(ways.flattest(root, priced * (more / weight)), root))
     return new
 
 

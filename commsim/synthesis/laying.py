@@ -20,7 +20,9 @@ from commsim.topology.kinds import Bool, Float64, Int64
 _STEPS_A_TURN = 4
 """Steps in which a piece follows the one before it."""
 _STEPS_A_WAY = 64
-"""Steps of the longest way at most, where pieces are short against latencies."""
+"""Steps of the longest way at least, where pieces are long against latencies."""
+_STEPS = 4096
+"""Steps of all at most, but for those that follow from each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +131,10 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
         "way": np.concatenate([table.way[rows.branch] for table, rows, _ in sides]),
         "op": np.concatenate([np.full(rows.branch.size, Op.REDUCE if up else Op.COPY) for _, rows, up in sides]),
     }
-    length_s = max(whole_s / max(int(turns.max()), 1) / _STEPS_A_TURN, float(np.ptp(key)) * 1e-6)
     longest = max(float(table.after_s.max(initial=0.0)) for table, *_ in sides)
-    step = np.floor((key - key.min(initial=0.0)) / max(length_s, longest / _STEPS_A_WAY, 1e-30)).astype(np.int64)
+    length_s = min(whole_s / max(int(turns.max()), 1) / _STEPS_A_TURN, longest / _STEPS_A_WAY)
+    length_s = max(length_s, float(np.ptp(key)) / _STEPS, 1e-30)
+    step = np.floor((key - key.min(initial=0.0)) / length_s).astype(np.int64)
     columns["step"] = _rising(step, sides, edges)
     pairs = np.concatenate([np.stack(pair, axis=1) for pair in edges])
     return _schedule(forest, pieces, (collective, name, root), columns, pairs, tuple(ways))

@@ -30,6 +30,10 @@ GAP = 1e-3
 
 _ROUNDS = 12
 """Rounds of multiplicative weights before the first linear program."""
+_TREES = 200
+"""Trees at least after these rounds, where roots are few."""
+_VARIED, _NEAR = 24, 0.3
+"""Trees more for each program, where roots are few, and how far prices are moved for them, as a power of e."""
 _STEEPNESS = 8.0
 """How much dearer the busiest edge is than an idle one, as a power of e, when these rounds begin; twice as much at the end."""
 _FLAT = 1e-6
@@ -98,11 +102,17 @@ class Packing:
         self.trees: list[Tree] = []
         self._known: set[tuple[int, bool, bytes]] = set()
         self.bound, self.level, self.y = least, np.inf, np.zeros(0)
+        self._chance = np.random.default_rng(0)
 
     @property
     def byte_s(self) -> float:
         """Seconds for each byte of the array at level 1."""
         return 1.0 / (float(self.network.capacity.max()) * float(self.network.unit))
+
+    @property
+    def roots(self) -> int:
+        """Trees that any prices give."""
+        return sum(len(side.roots) for side in self.sides)
 
     def add(self, tree: Tree) -> bool:
         """Whether the tree is new."""
@@ -136,10 +146,22 @@ class Packing:
         """Multiplicative weights: every round prices edges by what the rounds before have laid on them."""
         load = np.zeros(self.network.edges)
         price = 1.0 / self.rate
-        for k in range(_ROUNDS):
+        rounds = max(_ROUNDS, _TREES // self.roots)
+        for k in range(rounds):
             self.price(price, load)
             used = load / self.rate
             price = np.exp(_STEEPNESS * (1 + k / _ROUNDS) * (used / used.max() - 1.0)) / self.rate
+
+    def _vary(self, price: Float64) -> bool:
+        """Trees of few roots under prices near these: one tree for each program would take very many programs."""
+        new = False
+        for _ in range(_VARIED // self.roots):
+            near = price * np.exp(_NEAR * self._chance.standard_normal(price.size)) + 1e-3 * float(price.mean())
+            for side in self.sides:
+                side.ways.set(near)
+                for root in side.roots:
+                    new |= self.add(side.cheapest(root)[1])
+        return new
 
     def program(
         self, cost: Float64 | None = None, weight: float = 1.0, most: float | None = None, even: float = 0.0
@@ -224,13 +246,13 @@ class Packing:
             idle, least = (0, self.level) if self.level < least * (1 - _PROGRESS) else (idle + 1, least)
             if self.sure:
                 idle = 0
-            before, new = self.bound, False
+            before, new = self.bound, self._vary(price)
             if best is not None:
                 smooth = _SMOOTH * best + (1 - _SMOOTH) * price
                 new = self.price(smooth)
                 if self.bound > before:
                     best = smooth
-            if not (best is not None and new and self.bound > before):
+            if best is None or self.bound <= before:
                 known = self.bound
                 new |= self.price(price)
                 if best is None or self.bound > known:

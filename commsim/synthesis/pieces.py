@@ -30,7 +30,7 @@ def apportion(share: Float64, count: int) -> Int64:
     wanted = share / share.sum() * count
     more = np.maximum(np.floor(wanted).astype(np.int64) - 1, 0)
     while more.sum() > left:
-        more[int(np.argmax(given + more - wanted))] -= 1
+        more[int(np.argmax(np.where(more > 0, given + more - wanted, -np.inf)))] -= 1
     given += more
     for _ in range(count - int(given.sum())):
         given[int(np.argmax(wanted - given))] += 1

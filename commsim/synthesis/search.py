@@ -26,6 +26,7 @@ from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Demand, Packing
 from commsim.synthesis.pieces import pieces_of_blocks
 from commsim.synthesis.timing import seconds_of
+from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
 
 COLLECTIVES = (
@@ -41,17 +42,26 @@ COLLECTIVES = (
 )
 """What can be synthesized."""
 
+WHOLE_ARRAY = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Collectives whose array is not divided among ranks: any tree may carry any part of it."""
+
 MOST_ROWS = 600_000
 """Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
 _MOST_PIECES = 1 << 14
 _ENOUGH = 2e-3
-"""Share above the limit and the latency below which nothing better is looked for."""
-_GAIN = 1e-3
-"""Share that twice as many pieces must gain."""
+"""Share above the limit below which nothing better is looked for."""
+_GAIN = 2e-4
+"""Share that a schedule of more pieces must gain."""
 _SLACK = (1e-3, 1e-2)
 """How far above the least level forests lie that weigh only the length of ways."""
 _WEIGHTS = (1.0, 10.0, 1e3)
 """What seconds on ways count against seconds of the busiest link, of the others."""
+_WHOLE = (1, 4)
+"""Pieces of a block that are each given one tree."""
+_LATE = 100.0
+"""Times the latency limit, up to which trees are weighed by their length."""
+_FINEST = 1e-3
+"""Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16
 """Pieces that the length of a hop is weighed with before their number is known."""
 
@@ -143,8 +153,7 @@ class Search:
         """Whether the best is as near to the limit as matters."""
         if self.best is None:
             return False
-        least = self.limit.bandwidth_s(self.question.size) + self.limit.latency_s
-        return self.best.seconds <= least * (1 + _ENOUGH)
+        return self.best.ratio <= 1 + _ENOUGH
 
     @property
     def packing(self) -> tuple[Packing, float]:
@@ -164,7 +173,7 @@ class Search:
             self._cut(forest)
             if track is not None and self.best is not None and self.best is not before:
                 track(self.best)
-            if self.good or (self.over and self.best is not None):
+            if self._stop:
                 break
         assert self.best is not None
         return self.best
@@ -173,34 +182,60 @@ class Search:
         """Forests from the least level to the shortest ways."""
         q, (_, level) = self.question, self.packing
         rate = q.network.capacity * float(q.network.unit)
-        piece = q.size / (1 if q.collective in {"broadcast", "reduce"} else q.network.n) / _NOMINAL_PIECES
+        piece = q.size / q.network.n / _NOMINAL_PIECES
         hop_s = q.network.latency + piece / rate
         for slack in _SLACK:
             yield self._shortened(hop_s, 1.0, level * (1 + slack))
-        for weight in _WEIGHTS:
+        weights = _WEIGHTS if self._short else _WEIGHTS[:1]
+        for weight in weights:
             yield self._shortened(hop_s, weight, None)
+        if self._short and q.collective not in WHOLE_ARRAY:
+            for count in _WHOLE:
+                yield self._whole(hop_s, count)
+
+    @property
+    def _short(self) -> bool:
+        """Whether latencies matter beside bytes."""
+        return self.limit.bandwidth_s(self.question.size) < _LATE * self.limit.latency_s
+
+    def _whole(self, hop_s: Float64, count: int) -> Forest:
+        forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
+        return _with_own(forest, self.question) if isinstance(self.packing[0], Exchange) else forest
 
     def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
         (p, _), q = self.packing, self.question
         if isinstance(p, Exchange):
             return _with_own(p.shorten(hop_s, q.size, weight, most), q)
-        return flatten(p, hop_s, q.size, weight, most)
+        return flatten(p, hop_s, q.size, weight, most, self.started + self.budget_s)
 
     def _cut(self, forest: Forest) -> None:
-        """Tries the forest in more and more pieces."""
-        count, idle, own = 1, 0, np.inf
-        rows = _rows_of(forest)
-        while count <= self.most_pieces and rows * count <= MOST_ROWS and idle < 2:
-            if count > 1 and count > self.question.size:
-                break
-            one = self._with(forest, count)
-            idle = 0 if one.seconds < own * (1 - _GAIN) else idle + 1
-            own = min(own, one.seconds)
-            if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN / 4):
-                self.best = one
-            if self.good or (self.over and self.best is not None):
-                return
-            count *= 2
+        """Tries the forest in few and in many pieces, and then in numbers beside the best."""
+        q = self.question
+        bytes_s, late_s = self.limit.bandwidth_s(q.size), self.limit.latency_s
+        finest = bytes_s / (_FINEST * (bytes_s + late_s))
+        if q.collective in WHOLE_ARRAY:
+            finest *= max(len(forest.share), q.network.n)
+        most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
+        counts = [1]
+        while counts[-1] * 4 <= most:
+            counts.append(counts[-1] * 4)
+        tried = {count: self._tried(forest, count) for count in counts if not self._stop}
+        if not tried or self._stop:
+            return
+        near = min(tried, key=lambda count: tried[count])
+        for count in (near // 2, near * 2):
+            if 1 <= count <= most and not self._stop:
+                self._tried(forest, count)
+
+    @property
+    def _stop(self) -> bool:
+        return self.good or (self.over and self.best is not None)
+
+    def _tried(self, forest: Forest, count: int) -> float:
+        one = self._with(forest, count)
+        if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN):
+            self.best = one
+        return one.seconds
 
     def _with(self, forest: Forest, count: int) -> Synthesis:
         laid = laid_out(self.question, forest, count, self.even)
@@ -218,7 +253,7 @@ def laid_out(question: Question, forest: Forest, count: int, even: bool = False)
         blocks = [(own, forest.share[own]) for own in groups.values()]
         pieces = pieces_of_blocks(blocks, [message] * len(blocks), count, q.itemsize, True)
         return lay_pairs(forest, pieces, q.collective, count)
-    if q.collective in {"all_reduce", "broadcast", "reduce"}:
+    if q.collective in WHOLE_ARRAY:
         blocks, sizes = [(list(range(len(trees))), forest.share)], [q.size]
     else:
         whose = [_owner(tree, q) for tree in trees]
@@ -265,11 +300,11 @@ def _with_own(forest: Forest, q: Question) -> Forest:
     return Forest(forest.network, share, (*forest.out, Tree(q.root, ())))
 
 
-def _rows_of(forest: Forest) -> int:
-    """Rows of the schedule with one piece of each block, about."""
-    sides = (forest.out, forest.into)
-    per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides if trees)
-    roots = len(
-        {(t.root, t.branches[-1].dst if len(forest.out) and len(t.branches) else -1) for t in forest.out or forest.into}
-    )
-    return max(1, int(per_tree * min(roots, len(forest.share))))
+def _rows_of(forest: Forest, collective: str) -> int:
+    """Rows of the schedule for each piece of a block, message or array, about."""
+    sides = [trees for trees in (forest.out, forest.into) if trees]
+    per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides)
+    if collective in WHOLE_ARRAY:
+        return max(1, round(per_tree))
+    groups = {ends_of(tree) if collective in PAIRWISE else tree.root for tree in sides[0] if tree.branches}
+    return max(1, round(per_tree * len(groups)))
