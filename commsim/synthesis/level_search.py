@@ -19,6 +19,7 @@ from commsim.errors import InfeasibleError
 from commsim.synthesis.by_levels import (
     even_bytes,
     gather_rows,
+    order_of,
     reduce_rows,
     ring_shares,
     schedule_of,
@@ -40,6 +41,8 @@ COLLECTIVES_BY_LEVELS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_a
 
 MOST_ROWS = 16_000_000
 """Rows of a plan at most: some 4 GiB with all that a simulation needs."""
+_HEADS = 2
+"""Chains that each piece goes along at once: half as many hops as round a ring; more load links between leaves."""
 _ENOUGH = 0.02
 """Share above the limit below which no plan of more pieces is tried."""
 _PIECES = (1, 2, 4, 8)
@@ -92,8 +95,8 @@ def plan_by_levels(
     if collective not in COLLECTIVES_BY_LEVELS:
         raise InfeasibleError(f"{collective}: found no plan by levels, expected {', '.join(COLLECTIVES_BY_LEVELS)}")
     started = time.monotonic()
-    levels, network = levels_of(topology), machine_network(topology)
-    limit = limit_of(network, collective, effort="flow", latency=False)
+    levels = levels_of(topology)
+    known: tuple[FlowNetwork, CollectiveLimit] | None = None
     best: LevelPlan | None = None
     for pieces, rows in _choices(levels, collective):
         period = _period(levels) if fold or (fold is None and rows > MOST_ROWS) else None
@@ -101,7 +104,10 @@ def plan_by_levels(
             break
         if period is not None and rows * period // levels.m > MOST_ROWS:
             break
-        one = _plan(levels, (network, limit), collective, nbytes, pieces, period)
+        if known is None:  # large machines without a plan need not wait for it
+            network = machine_network(topology)
+            known = network, limit_of(network, collective, effort="flow", latency=False)
+        one = _plan(levels, known, collective, nbytes, pieces, period)
         if best is None or one.seconds < best.seconds:
             best = one
             if track is not None:
@@ -111,8 +117,8 @@ def plan_by_levels(
             break
     if best is None:
         raise InfeasibleError(
-            f"{topology.name}: a plan of {collective} for {levels.m} nodes of {levels.G} ranks has more than {MOST_ROWS}"
-            " rows, and no shift of nodes maps the machine onto itself, by which it could be folded"
+            f"{topology.name}: a plan of {collective} for {levels.m} nodes of {levels.G} ranks has more than "
+            f"{MOST_ROWS} rows, and no shift of nodes maps the machine onto itself, by which it could be folded"
         )
     return best
 
@@ -158,21 +164,22 @@ def _plan(
         moved = np.full(rows.src.size, block)
         held = np.flatnonzero(rows.before >= 0)
         pairs, ends, step = (rows.before[held], held), (rows.src, rows.dst, rows.rail), rows.step
+        op = np.zeros_like(step)
     else:
         size = nbytes
         if collective == "all_reduce":
-            table, weights = reduce_rows(levels, pieces, period)
+            table, weights = reduce_rows(levels, pieces, heads=_HEADS, period=period)
             lengths = shared_bytes(nbytes, weights)
         else:
-            table = gather_rows(levels, pieces, backwards=collective == "reduce_scatter", period=period)
+            table = gather_rows(levels, pieces, backwards=collective == "reduce_scatter", heads=_HEADS, period=period)
             lengths = even_bytes(nbytes, n, pieces)
-        moved, pairs, step = lengths[table.chunk], table.pairs, table.step
+        moved, pairs, step, op = lengths[table.chunk], table.pairs, table.step, table.op
         ends = (table.src, table.dst, table.rail)
     place, ways = levels.ways(*ends)
     if period is not None:
         stands_for = _stands_for(levels.topology, period * levels.G, levels.m // period, ways)
         ways = [tuple(stands_for[list(way)].tolist()) for way in ways]
-        seconds = _seconds(levels.topology, (moved, place, step), ways, pairs)
+        seconds = _seconds(levels.topology, (moved, place), order_of(ends[:2], step, op, n), ways, pairs)
         return LevelPlan(network, limit, collective, size, seconds, step.size, pieces, None, period)
     if collective == "all_to_all":
         schedule, order = exchange_schedule(rows, levels, block)
@@ -203,11 +210,14 @@ def _stands_for(topology: Topology, shift: int, images: int, ways: list[tuple[in
 
 
 def _seconds(
-    topology: Topology, rows: tuple[Int64, Int64, Int64], ways: list[tuple[int, ...]], pairs: tuple[Int64, Int64]
+    topology: Topology,
+    rows: tuple[Int64, Int64],
+    order: Int64,
+    ways: list[tuple[int, ...]],
+    pairs: tuple[Int64, Int64],
 ) -> float:
-    """When the last of some rows ends: their bytes, ways and order, and who waits for whom."""
-    nbytes, place, step = rows
-    order = np.argsort(step, kind="stable")
+    """When the last of some rows ends: their bytes and ways, their order, and who waits for whom."""
+    nbytes, place = rows
     number = np.empty(order.size, np.int64)
     number[order] = np.arange(order.size)
     return _run(topology, nbytes[order], place[order], ways, from_edges(order.size, number[pairs[0]], number[pairs[1]]))

@@ -53,7 +53,7 @@ class Levels:
     @cached_property
     def node_rate(self) -> Float64:
         """Bytes/s out of each node, and into it, (nodes,)."""
-        return self.rate.sum(axis=1)
+        return np.asarray(self.rate.sum(axis=1), np.float64)
 
     @cached_property
     def inside_rate(self) -> float:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 import numpy as np
 
 from commsim.collectives.dependencies import Dependencies, from_edges
 from commsim.collectives.schedule import Buffer, Op, Schedule
+from commsim.synthesis.by_levels import order_of
 from commsim.synthesis.levels import Levels
 from commsim.topology.kinds import Int64
 
@@ -37,7 +39,7 @@ class BlockRows:
 
 
 def exchange_rows(levels: Levels, period: int | None = None) -> BlockRows:
-    """The rows of an all_to_all; ``period``: those of the first nodes only, where a shift by so many changes nothing."""
+    """The rows of an all_to_all; ``period``: those of the first nodes, where a shift by so many changes nothing."""
     t, G, m = levels.topology, levels.G, levels.m
     H = m if period is None else period
     place = np.empty(m, np.int64)
@@ -113,7 +115,7 @@ def _rails(levels: Levels, node: Int64, other: Int64, a: Int64, b: Int64, far: I
 def exchange_schedule(rows: BlockRows, levels: Levels, block_bytes: int) -> tuple[Schedule, Int64]:
     """The schedule of all rows, for blocks of so many bytes, and the number of each of its rows in the table."""
     n = levels.topology.world_size
-    order = np.lexsort((rows.src, rows.step))
+    order = order_of((rows.src, rows.dst), rows.step, np.zeros_like(rows.step), n)
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
     held = np.flatnonzero(rows.before >= 0)
@@ -123,15 +125,17 @@ def exchange_schedule(rows: BlockRows, levels: Levels, block_bytes: int) -> tupl
         return from_edges(order.size, before, after)
 
     relayed, slot = _slots(rows, n)
-    leg, final = rows.leg, rows.dst == rows.receiver
-    starts = rows.src == rows.sender
-    columns = {
+    starts, final = rows.src == rows.sender, rows.dst == rows.receiver
+    columns: dict[str, Any] = {
+        "src": rows.src,
+        "dst": rows.dst,
+        "step": np.unique(rows.step, return_inverse=True)[1].reshape(-1),
+        "channel": np.maximum(rows.rail, 0),
         "src_buffer": np.where(starts, Buffer.INPUT, Buffer.SCRATCH),
         "src_chunk": np.where(starts, rows.receiver, slot[np.maximum(rows.before, 0)]),
         "dst_buffer": np.where(final, Buffer.OUTPUT, Buffer.SCRATCH),
         "dst_chunk": np.where(final, rows.sender, slot),
     }
-    assert leg.size == order.size
     scratch = max(0, relayed - n)
     schedule = Schedule(
         collective="all_to_all",
@@ -139,15 +143,11 @@ def exchange_schedule(rows: BlockRows, levels: Levels, block_bytes: int) -> tupl
         world_size=n,
         endpoints=n,
         op=np.full(order.size, Op.COPY, np.uint8),
-        src=rows.src[order],  # type: ignore[arg-type]
-        dst=rows.dst[order],  # type: ignore[arg-type]
-        step=np.unique(rows.step[order], return_inverse=True)[1].reshape(-1),  # type: ignore[arg-type]
-        channel=np.maximum(rows.rail[order], 0),  # type: ignore[arg-type]
         chunk_bytes=np.full(n + scratch, block_bytes, np.int64),
         in_place=False,
         scratch_chunks=scratch,
         known_dependencies=dependencies,
-        **{name: column[order] for name, column in columns.items()},  # type: ignore[arg-type]
+        **{name: column[order] for name, column in columns.items()},
     )
     return schedule, order
 
