@@ -19,7 +19,7 @@ from commsim.synthesis.node_rings import Moves, Round, spread_moves, turned
 from commsim.synthesis.rail_shares import RingPart, hop_shares
 from commsim.topology.kinds import Int64
 
-_UP, _DOWN = 2, 4
+_UP, _DOWN = 1, 3
 """Slices before these, each twice as long as the one before it, and after them, each half as long."""
 _NONE = np.zeros(0, np.int64)
 
