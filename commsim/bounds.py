@@ -182,7 +182,7 @@ def network_limits(topology: Topology) -> NetworkLimits:
         nodes = group = np.arange(t.nodes)
     part = _links_of(t, nodes)
     usable, node_of = _usable(t, part), t.vertex_node.astype(np.int64)
-    capacity = _wires(t, part)
+    capacity = wires(t, part)
     of_gpu = np.where(usable, capacity, 0.0)
     rank_of = np.full(len(t.vertex_name), -1)
     rank_of[t.rank_vertex] = np.arange(t.world_size)
@@ -206,7 +206,7 @@ def _links_of(t: Topology, nodes: Int64) -> Int64:
     return np.concatenate([*inside, ports[ports >= 0]]).astype(np.int64)
 
 
-def _wires(t: Topology, part: Int64) -> Float64:
+def wires(t: Topology, part: Int64) -> Float64:
     """Bytes/s of some links, those of the host at what their wires carry; of processes without a GPU none is PCIe."""
     bandwidth, kinds = t.link_bandwidth[part], t.link_kind[part]
     if any(group.gpu.generation == "cpu" for group in t.groups):
@@ -219,7 +219,7 @@ def _wires(t: Topology, part: Int64) -> Float64:
 
 def _wired(t: Topology) -> Topology:
     """The topology with the links of the host at what their wires carry."""
-    return replace(t, link_bandwidth=_wires(t, np.arange(len(t.link_src))))
+    return replace(t, link_bandwidth=wires(t, np.arange(len(t.link_src))))
 
 
 def _sum_by(group: npt.NDArray[np.integer], value: Float64, groups: int) -> Float64:

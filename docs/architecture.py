@@ -39,6 +39,7 @@ PLACES = {
     "measure": (8.8, 11.8),
     "kernels": (2.6, 5.2),
     "training": (2.9, 7.8),
+    "synthesis": (8.0, 10.4),
     "nccl": (1.9, 6.1),
     "gloo": (6.9, 9.6),
     "engine": (3.0, 9.0),

@@ -34,13 +34,13 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_a_run_of_one_collective_loads_only_what_it_needs(tmp_path: Path) -> None:
-    """Bars: 90 modules of commsim for what NCCL's closed form answers, of which none brings a heavy package."""
+    """Bars: 101 modules of commsim for NCCL's closed form and its bound, of which none brings a heavy package."""
     status, modules, printed = _run("run", "allreduce-8-h100", "--json", "--out", str(tmp_path))
     assert status == 0
     assert json.loads(printed)["results"][0]["items"][0]["rows"]
     assert not modules & set(HEAVY)
     own = {name for name in modules if name.split(".")[0] == "commsim"}
-    assert len(own) <= 90, sorted(own)
+    assert len(own) <= 101, sorted(own)
     parts = {name.split(".")[1] for name in own if "." in name}
     assert not parts & {"training", "chakra", "planner", "gloo", "engine", "lab", "accuracy"}
 

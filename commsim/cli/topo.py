@@ -34,7 +34,8 @@ class MachineChanges:
     oversubscription: Annotated[float | None, typer.Option(help="Of the leaves: 2.")] = None
 
 
-def _load(machine: str, changes: MachineChanges) -> Topology:
+def load_machine(machine: str, changes: MachineChanges) -> Topology:
+    """The topology of a preset or a file, changed."""
     from commsim.topology.presets import load_file, load_preset, preset_names
 
     values = {name: value for name, value in vars(changes).items() if value is not None}
@@ -68,7 +69,7 @@ def show(machine: Machine, changes: MachineChanges, json_output: Json = False) -
     """Show a machine: links by kind with their bandwidths, path types of a node, bisection bandwidth."""
     from commsim.report.topology_tables import describe, topology_sheet
 
-    topology = _load(machine, changes)
+    topology = load_machine(machine, changes)
     if json_output:
         print_json(describe(topology))
     else:
@@ -87,7 +88,7 @@ def draw(
     from commsim.report.topology_plot import plot_topology
 
     form_of(out)
-    write_picture(out, plot_topology(_load(machine, changes)))
+    write_picture(out, plot_topology(load_machine(machine, changes)))
     typer.echo(f"wrote {out}", err=True)
 
 
@@ -96,7 +97,7 @@ def check_command(machine: Machine, nodes: Nodes = 1) -> None:
     """Check a machine: every rank reachable, every link with a bandwidth, every NIC with its path."""
     from commsim.topology.check import check
 
-    topology = _load(machine, MachineChanges(nodes))
+    topology = load_machine(machine, MachineChanges(nodes))
     faults = check(topology)
     if faults:
         raise TopologyError("\n".join(f"{topology.name}: {fault}" for fault in faults))

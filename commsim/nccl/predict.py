@@ -298,12 +298,7 @@ class Predictor:
         nodes = self.nodes
         if seconds < nodes.longest_s:  # else no way takes as long
             seconds = max(seconds, latency_s(nodes.comm.topology, collective, self._ranks))
-        if self.options.mode == "single":
-            time = launch + seconds
-        else:
-            time = (launch**_OVERLAP_ORDER + seconds**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER)
-            if self.options.iterations is not None:  # nothing hides the launch of the first call
-                time += (launch + seconds - time) / self.options.iterations
+        time = self._together(seconds, launch)
         bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
         way, over = "trees" if "tree" in algorithm else "ring", channels
         if algorithm == "send_recv":
@@ -314,6 +309,18 @@ class Predictor:
         return Prediction(
             nbytes, time, seconds, launch, algorithm, protocol, channels, bottleneck, level, limit, busy, place
         )
+
+    def _together(self, seconds: float, launch: float) -> float:
+        if self.options.mode == "single":
+            return launch + seconds
+        time = float((launch**_OVERLAP_ORDER + seconds**_OVERLAP_ORDER) ** (1 / _OVERLAP_ORDER))
+        if self.options.iterations is not None:  # nothing hides the launch of the first call
+            time += (launch + seconds - time) / self.options.iterations
+        return time
+
+    def with_launch(self, kernel_s: float) -> float:
+        """Seconds of a call whose kernel takes so many, by the mode of the job."""
+        return self._together(kernel_s, self._launch())
 
     @cached_property
     def _peers(self) -> PeerTimer:

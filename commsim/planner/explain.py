@@ -25,6 +25,7 @@ from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.rows import Pace
 from commsim.scenario.run import Prepared, prepare
 from commsim.scenario.workload.training import TrainingWork
+from commsim.synthesis.bound import explained
 from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Explanation:
     placement: PlacementCost | None = None
     generation: GenerationItem | None = None
     rl: RlItem | None = None
+    limit_s: float = 0.0
+    limit: str = ""
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -137,8 +140,10 @@ def _collective(
     title = f"{work.collective} of {format_bytes(size)}"
     of = "" if ready.placed is None else f"of {ready.topology.world_size} "
     on = f"{title} on {ranks} {of}rank{'s' if of or ranks > 1 else ''}"
+    limit_s, limit = explained(predictor.bound, size) if ranks > 1 else (0.0, "")
     if not what_if:
-        return Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
+        bare = Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
+        return replace(bare, limit_s=limit_s, limit=limit)
     if work.algorithm == "auto":  # tried anew for every change it would take minutes
         base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
 
@@ -154,7 +159,8 @@ def _collective(
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
     tried = _tried(changes, title, gain, progress)
     cost = placement_cost(ready, size, row.time_s, row.limiting_place or row.bottleneck, cache)
-    return Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
+    whole = Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
+    return replace(whole, limit_s=limit_s, limit=limit)
 
 
 def _step(

@@ -54,7 +54,12 @@ def bound_words(explanation: Explanation) -> list[str]:
     if explanation.rl is not None:
         return rl_words(explanation.rl)
     assert explanation.row is not None
-    lines = _row_words(explanation.title, explanation.row, explanation.use.bottleneck if explanation.use else "")
+    row, path = explanation.row, explanation.use.bottleneck if explanation.use else ""
+    lines = _row_words(explanation.title, row, path)
+    if explanation.limit_s and row.time_s:
+        least, part = format_time(explanation.limit_s), percent(explanation.limit_s / row.time_s)
+        lines.append(f"No algorithm takes less than {least} here, {part} of that.")
+        lines.append(f"It takes {row.time_s / explanation.limit_s:.2f} times the bound: {explanation.limit}.")
     return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
 
 
@@ -72,9 +77,6 @@ def _row_words(title: str, row: Row, path: str) -> list[str]:
         lines.append(f"Slower than the rest of the machine, and the limit: {row.limiting_place}.")
     if "most of it over" in path:  # of the critical path
         lines.append(f"On the critical path: {path}.")
-    if row.lower_bound_s and row.time_s:
-        part = row.lower_bound_s / row.time_s
-        lines.append(f"No algorithm takes less than {format_time(row.lower_bound_s)} here, {percent(part)} of that.")
     return lines
 
 
@@ -251,6 +253,9 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
             "busiest": row.busiest_link,
             "busy_share": row.busiest_share,
         }
+        if explanation.limit_s:
+            ratio = explanation.seconds / explanation.limit_s
+            bound |= {"limit_us": microseconds(explanation.limit_s), "limit": explanation.limit, "ratio": ratio}
     if step is not None:
         causes = {name: seconds / step.step_s for name, seconds in step.causes.items()}
         bound_by = max(causes, key=lambda name: causes[name]) if step.memory.fits else "memory"

@@ -129,6 +129,7 @@ def _item(name: str, item: dict[str, Any], links: tuple[LinkUse, ...]) -> Item:
         parameters=str(item.get("parameters") or ""),
         use=_use(item.get("network_use"), links),
         use_bytes=max((row.size_bytes for row in rows), default=0),
+        bound=str(item.get("bound") or ""),
     )
 
 

@@ -78,10 +78,16 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
     lines = [*(f"# {text}".rstrip() for text in heading), "#" + header[1:], "#" + units[1:], *body]
     if rows:
         lines += [f"# Avg bus bandwidth    : {float(np.mean([gb_per_s(row.busbw) for row in rows])):g}", "#"]
-    for note in (falls_note(item), slowest_note(item)):
-        if note:
-            lines.append(f"# {note}")
+    lines += [f"# {note}" for note in (bound_note(item), falls_note(item), slowest_note(item)) if note]
     return "\n".join(lines) + "\n"
+
+
+def bound_note(item: Item) -> str:
+    """What the bound of the largest size is, and how far its time is above it; empty where none is known."""
+    if not item.bound or not item.rows or not item.rows[-1].lower_bound_s:
+        return ""
+    row = item.rows[-1]
+    return f"bound of {format_bytes(row.size_bytes)}: {item.bound}; its time is {row.over_bound:.2f} of it"
 
 
 def slowest_note(item: Item) -> str:

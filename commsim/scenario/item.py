@@ -61,6 +61,11 @@ class Row:
         rate = self.bottleneck == self.busiest_link and self.bottleneck != "messages of the NIC"
         return self.slow_place if rate else ""
 
+    @property
+    def over_bound(self) -> float:
+        """How many times as long it takes as no schedule can beat; not a number where no bound is known."""
+        return self.time_s / self.lower_bound_s if self.lower_bound_s else float("nan")
+
     def record(self) -> dict[str, Any]:
         """Plain values with units in the names, without those of other algorithms."""
         record = plain_row(self)
@@ -87,6 +92,7 @@ class Item(Answer):
     parameters: str = ""
     use: Use | None = None  # of the network, by the largest size; with library none
     use_bytes: int = 0
+    bound: str = ""  # what the lower bound of the largest size is
 
     def curve(self) -> Curve:
         """The predicted rows as a curve, with the band where every row has one."""
@@ -153,6 +159,7 @@ class Item(Answer):
             "library": self.library,
             "mode": self.mode,
             "parameters": self.parameters,
+            "bound": self.bound,
             "network_use": self.use_dict(),
             "rows": self.records(),
             "candidates_us": self.algorithms_dict("candidates"),

@@ -110,16 +110,14 @@ class NcclRows(RowPredictor):
         from commsim.scenario.params import nccl_parameters
         from commsim.scenario.setting import nccl_graphs
 
-        # NVSwitches of Hopper and later reduce and multicast (NVLS): no algorithm is faster than that bound.
         topology = varied(scenario, topology)
-        switches = all(group.has_nvswitch and group.gpu.sm >= 90 for group in topology.groups)
         where = placed(scenario.placement, scenario.free_path(), scenario.document, topology)
         nodes = None if where is None else where.nodes
         if ranks is None and where is not None:
             ranks = where.ranks
         elif ranks is not None:
             nodes = tuple(set(topology.rank_node[list(ranks)].tolist()))
-        super().__init__(work, topology, in_network=switches, ranks=ranks)
+        super().__init__(work, topology, in_network=True, ranks=ranks)  # NVLS and CollNet where switches add
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
         self.model = cache.model(

@@ -142,8 +142,8 @@ class RawRows(RowPredictor):
     def __init__(self, scenario: Setting, topology: Topology, work: CollectiveSpec) -> None:
         names = [name for _, name in registry.names(work.collective)]
         chosen = work.algorithm or names[0]
-        adds = {a for a in names if registry.entry(work.collective, a).adds_in}
-        super().__init__(work, topology, in_network=chosen in adds)
+        adds = {a: where for a in names if (where := registry.entry(work.collective, a).adds_in)}
+        super().__init__(work, topology, in_network=chosen in adds, hosts_add=adds.get(chosen) == "server")
         self._engine, self._contention = scenario.engine, scenario.contention
         self._variation = None if scenario.variation is None else scenario.variation.variation
         self._channels = work.channels or 1
@@ -158,6 +158,7 @@ class RawRows(RowPredictor):
             if not self._candidates:
                 raise InfeasibleError(f"no algorithm of {work.collective} can run on {topology.name}")
             self._in_network = any(c.name in adds for c in self._candidates)
+            self._hosts_add = any(adds.get(c.name) == "server" for c in self._candidates)
 
     def _switches(self, algorithm: str) -> SwitchTree | None:
         """The tree of the fabric for what adds in a network's switches."""

@@ -12,6 +12,7 @@ from commsim.scenario.item import Row
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
     from commsim.scenario.collective import CollectiveSpec
+    from commsim.synthesis.bound import QuickBound
     from commsim.topology.graph import Topology
 
 
@@ -26,7 +27,8 @@ class Pace:
 class RowPredictor:
     """Turns a size into a Row for one workload item; `warnings` fills as sizes are predicted.
 
-    `ranks` are those of the machine that take part, in their order; None: all.
+    `ranks` are those of the machine that take part, in their order; None: all. `in_network`: what is chosen from may
+    add and copy in switches that can; `hosts_add`: in host CPUs.
     """
 
     def __init__(
@@ -35,17 +37,23 @@ class RowPredictor:
         topology: Topology,
         *,
         in_network: bool = False,
+        hosts_add: bool = False,
         ranks: tuple[int, ...] | None = None,
     ) -> None:
-        from commsim.bounds import lower_bound_s
-
         self.work, self.topology, self.ranks = work, topology, ranks
         self.n_ranks = topology.world_size if ranks is None else len(ranks)
-        self._in_network = in_network
+        self._in_network, self._hosts_add = in_network, hosts_add
         self.warnings: list[str] = []
         self.provenance = ""
         self.use: Use | None = None  # of the network by the largest size, where links are simulated
-        self._bound = lower_bound_s
+
+    @property
+    def bound(self) -> QuickBound:
+        """What no schedule beats of what is chosen from, at any size."""
+        from commsim.synthesis.bound import BoundQuestion, quick_bound
+
+        root, acting = self.work.root or 0, (self._in_network, self._hosts_add)
+        return quick_bound(self.topology, BoundQuestion(self.work.collective, root, self.ranks, *acting))
 
     def at_pace(self, pace: Pace) -> None:
         """From now on hops and launches take as much longer."""
@@ -54,8 +62,7 @@ class RowPredictor:
     def row(self, size: int, time_s: float, band: tuple[float, float] | None = None) -> Row:
         """A Row of this item's type with its lower bound; the band's ends are factors on the time."""
         work = self.work
-        bound = self._bound(work.collective, size, self.topology, in_network=self._in_network, ranks=self.ranks)
-        bound_s = bound.seconds
+        bound_s = self.bound.seconds(size)
         return Row(
             size_bytes=size,
             count=size // (work.item_bytes * (1 if work.collective in WHOLE else self.n_ranks)),

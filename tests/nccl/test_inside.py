@@ -123,10 +123,10 @@ def _exchange_s(topology: Topology, each: float) -> float:
     """Seconds of the quickest exchange of `each` bytes between all GPUs of a node, over any ways of its links."""
     from scipy.optimize import linprog
 
-    from commsim.bounds import _usable, _wires
+    from commsim.bounds import _usable, wires
 
     every = np.arange(len(topology.link_src))
-    wires, links = _wires(topology, every), np.flatnonzero(_usable(topology, every))
+    carried, links = wires(topology, every), np.flatnonzero(_usable(topology, every))
     n, vertices = topology.world_size, len(topology.vertex_name)
     flow = np.zeros((vertices, links.size))
     flow[topology.link_dst[links], np.arange(links.size)] += 1
@@ -137,7 +137,7 @@ def _exchange_s(topology: Topology, each: float) -> float:
     for source in range(n):
         arrives[source, topology.rank_vertex[source]] = -(n - 1) * each
     equal = np.kron(np.eye(n), flow)
-    most = np.hstack([np.tile(np.eye(links.size), n), -wires[links][:, None] / 1e9])
+    most = np.hstack([np.tile(np.eye(links.size), n), -carried[links][:, None] / 1e9])
     done = linprog(
         np.append(np.zeros(n * links.size), 1.0),
         A_ub=most,

@@ -1,0 +1,265 @@
+"""``commsim synthesize``: the exact limit of a collective on a machine, and a proven schedule that reaches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commsim.cli.options import Memory, OnlyJson, spread
+from commsim.cli.say import print_json, terminal_bar
+from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
+from commsim.cli.topo import MachineChanges, load_machine
+from commsim.errors import CommsimError, InfeasibleError, ScheduleError
+
+if TYPE_CHECKING:
+    from commsim.report.synthesis import Beside
+    from commsim.synthesis.network import FlowNetwork
+    from commsim.synthesis.search import Synthesis
+    from commsim.topology.graph import Topology
+
+_LARGE, _SMALL = 2**30, 2**13
+_ELEMENT = 4
+"""Bytes of an element where the size has whole ones; else bytes are cut."""
+_MOST_RANKS = 1024
+"""Ranks up to which trees are looked for."""
+_PROVEN_SLOTS = 30_000_000
+"""Slots up to which the whole schedule is proven; a larger one with fewer pieces of the same trees."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The collective, its size and its ranks."""
+
+    collective: Annotated[
+        str | None, typer.Option("--collective", "-c", help="Such as all_gather (all_reduce, or the scenario's).")
+    ] = None
+    nbytes: Annotated[
+        str | None, typer.Option("--bytes", "-b", help="Size as nccl-tests has it: '1 GiB'; left out: see --for.")
+    ] = None
+    aim: Annotated[
+        str, typer.Option("--for", help="latency (8 KiB), bandwidth (1 GiB) or both (1 KiB to 1 GiB), without --bytes.")
+    ] = "both"
+    ranks: Annotated[
+        str | None, typer.Option("--ranks", help="Ranks that take part, such as 0-7,12 (all), in their order.")
+    ] = None
+    root: Annotated[int, typer.Option("--root", "-r", help="Of rooted collectives, counted among the ranks (0).")] = 0
+    in_network: Annotated[
+        bool, typer.Option("--in-network", help="Switches that can may copy and add (NVLS, SHARP).")
+    ] = False
+    budget: Annotated[float, typer.Option("--budget", min=0.1, help="Seconds to search for.")] = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """The network in question, and the machine if it is one."""
+
+    network: FlowNetwork
+    topology: Topology | None
+    collective: str
+    ranks: list[int] | None
+
+
+@spread
+def synthesize(
+    machine: Annotated[
+        str,
+        typer.Argument(metavar="TOPOLOGY|SCENARIO", help="A preset, a topology or network file, or a scenario."),
+    ],
+    asked: Asked,
+    changes: MachineChanges,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Schedule to write: FILE.json, .xml (MSCCL) or .goal.")
+    ] = None,
+    memory: Memory = None,
+    json_output: OnlyJson = False,
+) -> None:
+    """Find the limit of a collective on a machine and a schedule that reaches it, proven, with NCCL's time beside it."""
+    del memory
+    from commsim.report.synthesis import table, text, to_dict
+    from commsim.synthesis.front import SIZES, front
+    from commsim.synthesis.search import Question, Search
+    from commsim.units import parse_bytes
+
+    if asked.aim not in {"latency", "bandwidth", "both"}:
+        raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
+    if out is not None and out.suffix.lower() not in {".json", ".xml", ".goal"}:
+        raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .json, .xml or .goal")
+    place = _place(machine, asked, changes)
+    size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
+    if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
+        plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
+        if plan is not None and (plan.ratio <= GOOD or place.network.n > _MOST_RANKS):
+            show_plan(plan, out, json_output)
+            return
+    if place.network.n > _MOST_RANKS:
+        raise InfeasibleError(
+            f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees among"
+        )
+    question = Question(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
+    many = asked.nbytes is None and asked.aim == "both"
+    with terminal_bar(json_output) as bar:
+        task = bar.add_task("looking for trees", total=None) if bar else None
+
+        def told(one: Synthesis) -> None:
+            if bar is not None:
+                bar.update(task, description=f"{one.ratio:.4g} of the limit")
+
+        if many:
+            found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
+        else:
+            found = [Search(question, asked.budget).run(told)]
+    for one in found:
+        prove(one)
+    beside = [_beside(one, place) for one in found]
+    best, its = found[-1], beside[-1]
+    if json_output:
+        document = {"topology": place.network.name} | to_dict(best, its) | {"proven": True}
+        if many:
+            document["front"] = [to_dict(one, other) for one, other in zip(found, beside, strict=True)]
+        print_json(document)
+    else:
+        typer.echo(text(best, its))
+        if many:
+            typer.echo("\n" + table(list(zip(found, beside, strict=True))))
+    if out is not None:
+        _write(out, best)
+
+
+def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
+    from commsim.document.reading import read_documents
+    from commsim.errors import TopologyError
+    from commsim.synthesis.machine import machine_network
+    from commsim.synthesis.network_file import is_network, load_network
+    from commsim.topology.presets import preset_names
+
+    path, collective = Path(machine), asked.collective
+    topology: Topology | None = None
+    ranks = None if asked.ranks is None else _ranks(asked.ranks)
+    if machine not in preset_names() and path.is_file():
+        document = read_documents(path, error=TopologyError)[0]
+        if is_network(document):
+            network = load_network(path)
+            if changes != MachineChanges():
+                raise CommsimError(f"{machine}: a network is all there is of it, found options that change a machine")
+            return Place(_part(network, ranks), None, collective or "all_reduce", ranks)
+        if isinstance(document.data, dict) and "workload" in document.data:
+            topology, collective = _of_scenario(path, collective)
+    elif machine not in preset_names() and (scenario := _shipped(machine)) is not None:
+        topology, collective = _of_scenario(scenario, collective)
+    if topology is None:
+        topology = load_machine(machine, changes)
+    network = machine_network(topology, ranks, in_network=asked.in_network)
+    return Place(network, topology, collective or "all_reduce", ranks)
+
+
+def _shipped(name: str) -> Path | None:
+    from commsim.scenario.load import find_scenario
+
+    try:
+        path = find_scenario(name)
+    except CommsimError:
+        return None
+    return path if path.is_file() else None
+
+
+def _of_scenario(path: Path, collective: str | None) -> tuple[Topology, str | None]:
+    """The machine of a scenario, and the collective of its first item that has one."""
+    from commsim.scenario.load import load_scenarios
+    from commsim.scenario.run import prepare
+
+    scenario = load_scenarios(path)[0]
+    own = next((str(work.collective) for work in scenario.workload if getattr(work, "collective", None)), None)
+    return prepare(scenario).topology, collective or own
+
+
+def _part(network: FlowNetwork, ranks: list[int] | None) -> FlowNetwork:
+    """The network with some of its ranks; the others pass bytes on."""
+    if ranks is None:
+        return network
+    if not ranks or max(ranks) >= network.n or len(set(ranks)) < len(ranks):
+        raise CommsimError(f"--ranks: expected different ranks within 0..{network.n - 1}, found {ranks[:8]}")
+    return replace(network, ranks=network.ranks[ranks])
+
+
+def _ranks(text: str) -> list[int]:
+    """'0-3,8' as numbers."""
+    numbers: list[int] = []
+    for part in text.replace("..", "-").split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.isascii() and end.isdecimal() and len(end) <= 7 for end in ends):
+            raise CommsimError(f"--ranks: found {part[:40]!r}, expected ranks such as 0-7,12")
+        first, last = int(ends[0]), int(ends[-1])
+        if last < first:
+            raise CommsimError(f"--ranks: found {part[:40]!r}, expected a rising range")
+        numbers += range(first, last + 1)
+    return numbers
+
+
+def _itemsize(size: int, ranks: int) -> int:
+    return _ELEMENT if size % _ELEMENT == 0 and size >= _ELEMENT * 64 * ranks else 1
+
+
+def prove(one: Synthesis) -> None:
+    """Proves a schedule by replay; one of very many pieces by the same trees in fewer."""
+    from commsim.collectives.check import check
+    from commsim.synthesis.search import laid_out
+
+    count, laid = one.pieces, one.laid
+    trees = max(len(places) for places in _by_block(one).values())
+    while laid.schedule.endpoints * 3 * laid.schedule.chunk_bytes.size > _PROVEN_SLOTS and count // 2 >= trees:
+        count //= 2
+        laid = laid_out(one.question, one.forest, count)
+    check(laid.schedule)
+
+
+def _by_block(one: Synthesis) -> dict[Any, list[int]]:
+    from commsim.synthesis.search import WHOLE_ARRAY
+
+    blocks: dict[Any, list[int]] = {}
+    for k, tree in enumerate(one.forest.out or one.forest.into):
+        blocks.setdefault(0 if one.question.collective in WHOLE_ARRAY else tree.root, []).append(k)
+    return blocks
+
+
+def _beside(one: Synthesis, place: Place) -> Beside:
+    """NCCL's own time for the size on the whole machine, where its model has one."""
+    from commsim.report.synthesis import Beside
+
+    topology = place.topology
+    if topology is None or any(group.gpu.generation == "cpu" for group in topology.groups):
+        return Beside()
+    from commsim.nccl.predict import Options, Predictor
+    from commsim.synthesis.library import library_best
+
+    ranks = None if place.ranks is None else tuple(place.ranks)
+    try:
+        model = Predictor(topology, Options(), None, ranks)
+        answer = model.predict(place.collective, one.question.size)
+    except CommsimError:
+        return Beside()
+    return Beside(
+        answer.time_s,
+        f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",
+        library_best(one, topology, model, place.ranks),
+    )
+
+
+def _write(out: Path, best: Synthesis) -> None:
+    from commsim.collectives.goal import goal_text
+    from commsim.collectives.json_table import json_text
+    from commsim.files import write_atomically
+    from commsim.synthesis.export import for_msccl
+
+    if out.suffix.lower() == ".xml":
+        try:
+            one, text = for_msccl(best)
+        except ScheduleError as error:
+            raise ScheduleError(f"{out}: {error}") from None
+        note = f" in {one.pieces} pieces, {one.ratio:.4g} of the limit on ideal links"
+    else:
+        text, note = (json_text if out.suffix.lower() == ".json" else goal_text)(best.laid.schedule), ""
+    write_atomically(out, text)
+    typer.echo(f"wrote {out}{note}", err=True)

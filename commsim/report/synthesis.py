@@ -1,0 +1,121 @@
+"""A synthesized schedule in words and as a document: the limit, what is reached, and what NCCL takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commsim.report.tables import aligned
+from commsim.synthesis.library import LibraryRun
+from commsim.synthesis.search import Synthesis
+from commsim.synthesis.words import why
+from commsim.units import format_bytes, format_time, microseconds
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What else is known of a size: NCCL's own time on the machine and its choice, and the time as it would run ours."""
+
+    nccl_s: float | None = None
+    choice: str = ""
+    library: LibraryRun | None = None
+
+
+def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:  # noqa: B008  # frozen
+    """The figures of one schedule; times in microseconds."""
+    s, q = one.laid.schedule, one.question
+    document: dict[str, Any] = {
+        "collective": q.collective,
+        "size_bytes": q.size,
+        "ranks": q.network.n,
+        "limit_us": microseconds(one.limit_s),
+        "reached_us": microseconds(one.seconds),
+        "ratio": one.ratio,
+        "bandwidth_limit_us": microseconds(one.limit.bandwidth_s(q.size)),
+        "latency_limit_us": microseconds(one.limit.latency_s),
+        "limit_by": one.limit.by,
+        "exact": one.limit.exact,
+        "why": why(q.network, one.limit),
+        "busiest_link_us": microseconds(one.packed_s),
+        "trees": len(one.forest.share),
+        "depth": one.forest.depth,
+        "pieces": one.pieces,
+        "steps": s.steps,
+        "moves": s.rows,
+        "in_switches": one.forest.in_switches,
+    }
+    if beside.nccl_s is not None:
+        document |= {"nccl_us": microseconds(beside.nccl_s), "nccl_ratio": beside.nccl_s / one.limit_s}
+        document["nccl_choice"] = beside.choice
+    if beside.library is not None:
+        run = beside.library
+        document["as_a_library"] = {
+            "time_us": microseconds(run.seconds),
+            "algorithm": run.algorithm,
+            "protocol": run.protocol,
+            "channels": run.channels,
+            "pieces": run.pieces,
+        }
+    return document
+
+
+def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> str:  # noqa: B008  # frozen
+    """Some lines on one schedule."""
+    q, s = one.question, one.laid.schedule
+    lines = [
+        f"{q.network.name}: {q.collective} of {format_bytes(q.size)} among {q.network.n} ranks",
+        f"  limit    {format_time(one.limit_s)}  {_limit_words(one)}",
+        f"  reached  {format_time(one.seconds)}  {one.ratio:.4g} of the limit, on ideal links",
+        f"  schedule {_many(len(one.forest.share), 'tree')} of depth {one.forest.depth}, {_many(one.pieces, 'piece')}, "
+        f"{s.rows} moves{'; switches copy or add' * one.forest.in_switches}"
+        + ("; proven: every rank ends with what the collective promises" if proven else ""),
+    ]
+    if beside.library is not None:
+        run = beside.library
+        lines.append(
+            f"  as a library would run it  {format_time(run.seconds)} ({run.algorithm}, {run.protocol}, "
+            f"channels: {run.channels}{f', pieces: {run.pieces}' * (run.pieces > 0)})"
+        )
+    if beside.nccl_s is not None:
+        lines.append(
+            f"  NCCL     {format_time(beside.nccl_s)}  takes {beside.nccl_s / one.limit_s:.4g} of the limit "
+            f"({beside.choice}); this {one.ratio:.4g}"
+        )
+    return "\n".join(lines)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _limit_words(one: Synthesis) -> str:
+    if one.limit.latency_s >= one.limit.bandwidth_s(one.question.size):
+        return "the quickest way to the farthest rank"
+    sort = {"flow": "exact", "program": "a linear program", "cut": "a cut"}[one.limit.by]
+    return f"{sort}: {why(one.question.network, one.limit)}"
+
+
+def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
+    """One line for each size."""
+    nccl = any(beside.nccl_s is not None for _, beside in many)
+    header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (
+        ["NCCL", "of the limit"] if nccl else []
+    )
+    rows = [tuple(header)]
+    for one, beside in many:
+        cells = [
+            format_bytes(one.question.size),
+            format_time(one.limit_s),
+            format_time(one.seconds),
+            f"{one.ratio:.4g}",
+            str(len(one.forest.share)),
+            str(one.forest.depth),
+            str(one.pieces),
+        ]
+        if nccl:
+            known = beside.nccl_s is not None
+            cells.append(format_time(beside.nccl_s) if beside.nccl_s is not None else "-")
+            cells.append(f"{(beside.nccl_s or 0.0) / one.limit_s:.4g}" if known else "-")
+        rows.append(tuple(cells))
+    return "\n".join(aligned(rows, ()))

@@ -1,0 +1,1 @@
+"""Exact limits of collectives on a topology, and schedules that reach them."""

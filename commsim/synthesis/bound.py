@@ -1,0 +1,120 @@
+"""What no schedule on a topology beats: the exact limit where it is quick to find, cuts where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from commsim.bounds import LowerBound, lower_bound_s
+from commsim.collectives.semantics import PAIRWISE
+from commsim.errors import CommsimError
+from commsim.synthesis.limit import CollectiveLimit, limit_of
+from commsim.synthesis.machine import adds_somewhere, machine_network
+from commsim.synthesis.network import FlowNetwork
+from commsim.synthesis.words import why
+from commsim.topology.graph import Topology
+from commsim.units import format_time
+
+MOST_LINKS = 6_000
+"""Links of a topology up to which a table asks for flows: 64 nodes of 8 GPUs, some hundredths of a second."""
+MOST_UNKNOWNS = 12_000
+"""Ranks times links up to which an explanation takes a linear program: some seconds."""
+
+_SAME = 1e-9
+"""Share within which a linear program and a cut are the same."""
+
+
+@dataclass(frozen=True)
+class BoundQuestion:
+    """A collective of some ranks of a topology, and who may add and copy beside them; ``root`` counts the ranks."""
+
+    collective: str
+    root: int = 0
+    ranks: tuple[int, ...] | None = None
+    in_network: bool = False
+    hosts_add: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class QuickBound:
+    """Seconds below which a collective cannot end, for any size: the largest of all cuts and, where it is known, flows.
+
+    ``limit`` is None where the machine is too large for flows, or has too many links.
+    """
+
+    topology: Topology
+    question: BoundQuestion
+    limit: CollectiveLimit | None
+    network: FlowNetwork | None
+
+    def cuts(self, nbytes: int) -> LowerBound:
+        """The quick cuts: latency, ports, NICs and bisection."""
+        q = self.question
+        acts = q.in_network or q.hosts_add
+        return lower_bound_s(q.collective, nbytes, self.topology, in_network=acts, root=q.root, ranks=q.ranks)
+
+    def seconds(self, nbytes: int) -> float:
+        """The bound of one size."""
+        cuts = self.cuts(nbytes).seconds
+        return cuts if self.limit is None else max(cuts, self.limit.bandwidth_s(nbytes))
+
+    def exact(self, nbytes: int) -> bool:
+        """Whether schedules come as near to the bound of one size as one likes, as pipelines of small pieces do."""
+        near = self.limit is not None and self.limit.bandwidth_s(nbytes) >= self.seconds(nbytes) * (1 - _SAME)
+        return near and self.limit is not None and self.limit.exact
+
+    def words(self, nbytes: int) -> str:
+        """What the bound of a size is, in a sentence without its end."""
+        cuts, seconds = self.cuts(nbytes), self.seconds(nbytes)
+        if seconds <= cuts.latency_s:
+            return f"the quickest way to the farthest rank takes {format_time(cuts.latency_s)}"
+        if self.limit is None or self.network is None:
+            return f"{_cut_at(cuts)}; the machine is too large for an exact limit here"
+        if self.limit.bandwidth_s(nbytes) < seconds * (1 - _SAME):
+            return f"{_cut_at(cuts)}; an exact limit takes a linear program"
+        sort = "exact limit" if self.limit.exact else "cut"
+        return f"{sort}: {why(self.network, self.limit)}"
+
+
+def _cut_at(cuts: LowerBound) -> str:
+    halves = cuts.bisection_s >= cuts.bandwidth_s
+    return "cut between the halves of the machine" if halves else f"cut at {cuts.bandwidth_at}"
+
+
+@lru_cache(maxsize=8)
+def quick_bound(topology: Topology, question: BoundQuestion) -> QuickBound:
+    """The bound for a table: milliseconds, so no linear program."""
+    limit, network = None, None
+    if topology.link_src.size <= MOST_LINKS and question.collective != "barrier":
+        try:
+            network = _network(topology, question)
+            limit = limit_of(network, question.collective, root=question.root, effort="flow", latency=False)
+        except CommsimError:  # cut off from each other: whoever asks for times says so
+            network = limit = None
+    return QuickBound(topology, _truthful(topology, question), limit, network)
+
+
+def explained(bound: QuickBound, nbytes: int) -> tuple[float, str]:
+    """Seconds of the bound of one size, and what it is: with a linear program where one decides and is quick."""
+    network, limit = bound.network, bound.limit
+    if limit is None or network is None or limit.exact or network.n * network.edges > MOST_UNKNOWNS:
+        return bound.seconds(nbytes), bound.words(nbytes)
+    q = bound.question
+    try:
+        full = limit_of(network, q.collective, root=q.root, latency=False)
+    except CommsimError:
+        return bound.seconds(nbytes), bound.words(nbytes)
+    better = replace(bound, limit=full)
+    return better.seconds(nbytes), better.words(nbytes)
+
+
+def _network(topology: Topology, q: BoundQuestion) -> FlowNetwork:
+    ranks: Sequence[int] | None = q.ranks
+    acts = q.in_network and q.collective not in PAIRWISE
+    return machine_network(topology, ranks, in_network=acts, hosts_add=q.hosts_add, at_wires=True)
+
+
+def _truthful(topology: Topology, q: BoundQuestion) -> BoundQuestion:
+    """The question where what adds may do so wherever it is, which is all that the quick cuts know of."""
+    return replace(q, in_network=q.in_network and adds_somewhere(topology))

@@ -1,0 +1,310 @@
+"""A schedule for one collective, one network and one size: trees between least load and least depth, in pieces, by simulation.
+
+Large arrays want the packing that loads the busiest link least, small ones the shortest ways; between them what the
+simulation says. So some forests are made, from one end to the other, each is cut into more and more pieces as long
+as that gains, and the quickest is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from commsim.collectives.schedule import split_evenly
+from commsim.collectives.semantics import PAIRWISE, ROOTED
+from commsim.errors import ScheduleError
+from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.flat import flatten
+from commsim.synthesis.forest import Forest, Tree
+from commsim.synthesis.laying import Laid, lay
+from commsim.synthesis.laying_pairs import lay_pairs
+from commsim.synthesis.limit import CollectiveLimit, limit_of
+from commsim.synthesis.network import FlowNetwork
+from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.pieces import pieces_of_blocks
+from commsim.synthesis.timing import seconds_of
+from commsim.synthesis.whole import whole_blocks
+from commsim.topology.kinds import Float64
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send_recv",
+)
+"""What can be synthesized."""
+
+WHOLE_ARRAY = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Collectives whose array is not divided among ranks: any tree may carry any part of it."""
+
+MOST_ROWS = 600_000
+"""Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
+_MOST_PIECES = 1 << 14
+_ENOUGH = 2e-3
+"""Share above the limit below which nothing better is looked for."""
+_GAIN = 2e-4
+"""Share that a schedule of more pieces must gain."""
+_SLACK = (1e-3, 1e-2)
+"""How far above the least level forests lie that weigh only the length of ways."""
+_WEIGHTS = (1.0, 10.0, 1e3)
+"""What seconds on ways count against seconds of the busiest link, of the others."""
+_WHOLE = (1, 4)
+"""Pieces of a block that are each given one tree."""
+_LATE = 100.0
+"""Times the latency limit, up to which trees are weighed by their length."""
+_FINEST = 1e-3
+"""Of all the time: what a piece takes at least, as less would not show."""
+_NOMINAL_PIECES = 16
+"""Pieces that the length of a hop is weighed with before their number is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if not equal."""
+
+    network: FlowNetwork
+    collective: str
+    nbytes: int
+    root: int = 0
+    itemsize: int = 1
+    blocks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.collective not in COLLECTIVES:
+            raise ScheduleError(f"found {self.collective!r}, expected one of {', '.join(COLLECTIVES)}")
+        if self.network.n < 2:
+            raise ScheduleError(f"{self.network.name}: a collective of one rank has no schedule, expected 2 or more")
+        if self.nbytes < 1:
+            raise ScheduleError(f"found {self.nbytes} bytes, expected 1 or more")
+
+    @property
+    def size(self) -> int:
+        """Bytes in whole elements, of an all_to_all in equal blocks of them."""
+        unit = self.itemsize * (self.network.n if self.collective == "all_to_all" else 1)
+        return -(-self.nbytes // unit) * unit
+
+    def block_bytes(self) -> list[int]:
+        """Bytes of the block of each rank, of what is divided among them."""
+        if self.blocks:
+            return list(self.blocks)
+        items = split_evenly(self.size // self.itemsize, self.network.n)
+        return [int(k) * self.itemsize for k in items]
+
+
+@dataclass(frozen=True, eq=False)
+class Synthesis:
+    """A schedule and what it reaches; ``packed_s``: what the busiest link alone takes with its trees."""
+
+    question: Question
+    limit: CollectiveLimit
+    forest: Forest
+    laid: Laid
+    pieces: int
+    seconds: float
+
+    @property
+    def limit_s(self) -> float:
+        """What no schedule beats."""
+        return self.limit.seconds(self.question.size)
+
+    @property
+    def ratio(self) -> float:
+        """Reached over the limit."""
+        return self.seconds / self.limit_s if self.limit_s else 1.0
+
+    @property
+    def packed_s(self) -> float:
+        """Seconds that the busiest link is busy."""
+        return self.forest.seconds_per_byte * self.question.size
+
+
+class Search:
+    """The search for one question: its packing, and the quickest schedule so far."""
+
+    def __init__(self, question: Question, budget_s: float = 60.0, other: Search | None = None) -> None:
+        """``other``: a search for another size of the same, whose limit and trees are taken."""
+        self.question, self.budget_s = question, budget_s
+        self.started = time.monotonic()
+        q = question
+        self._packing: tuple[Packing, float] | None = None
+        if other is None:
+            self.limit = limit_of(q.network, q.collective, root=q.root, blocks=q.blocks or None)
+        else:
+            self.limit, self._packing = other.limit, other._packing
+        self.best: Synthesis | None = None
+        self.even = False
+        self.most_pieces = _MOST_PIECES
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self.started > self.budget_s
+
+    @property
+    def good(self) -> bool:
+        """Whether the best is as near to the limit as matters."""
+        if self.best is None:
+            return False
+        return self.best.ratio <= 1 + _ENOUGH
+
+    @property
+    def packing(self) -> tuple[Packing, float]:
+        """The trees that are known, and the least level that they reach."""
+        if self._packing is None:
+            q = self.question
+            level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
+            packing = _packing_of(q, level)
+            packing.solve(budget_s=self.budget_s / 2)
+            self._packing = packing, packing.level
+        return self._packing
+
+    def run(self, track: Callable[[Synthesis], None] | None = None) -> Synthesis:
+        """The quickest schedule that is found until all has been tried or the time is up."""
+        for forest in self.forests():
+            before = self.best
+            self._cut(forest)
+            if track is not None and self.best is not None and self.best is not before:
+                track(self.best)
+            if self._stop:
+                break
+        assert self.best is not None
+        return self.best
+
+    def forests(self) -> Iterator[Forest]:
+        """Forests from the least level to the shortest ways."""
+        q, (_, level) = self.question, self.packing
+        rate = q.network.capacity * float(q.network.unit)
+        piece = q.size / q.network.n / _NOMINAL_PIECES
+        hop_s = q.network.latency + piece / rate
+        for slack in _SLACK:
+            yield self._shortened(hop_s, 1.0, level * (1 + slack))
+        weights = _WEIGHTS if self._short else _WEIGHTS[:1]
+        for weight in weights:
+            yield self._shortened(hop_s, weight, None)
+        if self._short and q.collective not in WHOLE_ARRAY:
+            for count in _WHOLE:
+                yield self._whole(hop_s, count)
+
+    @property
+    def _short(self) -> bool:
+        """Whether latencies matter beside bytes."""
+        return self.limit.bandwidth_s(self.question.size) < _LATE * self.limit.latency_s
+
+    def _whole(self, hop_s: Float64, count: int) -> Forest:
+        forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
+        return _with_own(forest, self.question) if isinstance(self.packing[0], Exchange) else forest
+
+    def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
+        (p, _), q = self.packing, self.question
+        if isinstance(p, Exchange):
+            return _with_own(p.shorten(hop_s, q.size, weight, most), q)
+        return flatten(p, hop_s, q.size, weight, most, self.started + self.budget_s)
+
+    def _cut(self, forest: Forest) -> None:
+        """Tries the forest in few and in many pieces, and then in numbers beside the best."""
+        q = self.question
+        bytes_s, late_s = self.limit.bandwidth_s(q.size), self.limit.latency_s
+        finest = bytes_s / (_FINEST * (bytes_s + late_s))
+        if q.collective in WHOLE_ARRAY:
+            finest *= max(len(forest.share), q.network.n)
+        most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
+        counts = [1]
+        while counts[-1] * 4 <= most:
+            counts.append(counts[-1] * 4)
+        tried = {count: self._tried(forest, count) for count in counts if not self._stop}
+        if not tried or self._stop:
+            return
+        near = min(tried, key=lambda count: tried[count])
+        for count in (near // 2, near * 2):
+            if 1 <= count <= most and not self._stop:
+                self._tried(forest, count)
+
+    @property
+    def _stop(self) -> bool:
+        return self.good or (self.over and self.best is not None)
+
+    def _tried(self, forest: Forest, count: int) -> float:
+        one = self._with(forest, count)
+        if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN):
+            self.best = one
+        return one.seconds
+
+    def _with(self, forest: Forest, count: int) -> Synthesis:
+        laid = laid_out(self.question, forest, count, self.even)
+        return Synthesis(self.question, self.limit, forest, laid, count, seconds_of(laid, self.question.network))
+
+
+def laid_out(question: Question, forest: Forest, count: int, even: bool = False) -> Laid:
+    """The schedule of a forest with ``count`` pieces of every block, message or array."""
+    q, trees = question, forest.out or forest.into
+    if q.collective in {"all_to_all", "send_recv"}:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for k, tree in enumerate(trees):
+            groups.setdefault(ends_of(tree), []).append(k)
+        message = q.size // q.network.n if q.collective == "all_to_all" else q.size
+        blocks = [(own, forest.share[own]) for own in groups.values()]
+        pieces = pieces_of_blocks(blocks, [message] * len(blocks), count, q.itemsize, True)
+        return lay_pairs(forest, pieces, q.collective, count)
+    if q.collective in WHOLE_ARRAY:
+        blocks, sizes = [(list(range(len(trees))), forest.share)], [q.size]
+    else:
+        whose = [_owner(tree, q) for tree in trees]
+        own_of = [[k for k, rank in enumerate(whose) if rank == r] for r in range(q.network.n)]
+        blocks, sizes = [(own, forest.share[own]) for own in own_of], q.block_bytes()
+    pieces = pieces_of_blocks(blocks, sizes, count, q.itemsize, even)
+    return lay(forest, pieces, q.collective, q.root if q.collective in ROOTED else 0)
+
+
+def _owner(tree: Tree, q: Question) -> int:
+    """The rank whose block a tree carries."""
+    if q.collective == "scatter":
+        return tree.branches[-1].dst if tree.branches else q.root
+    return tree.root
+
+
+def _packing_of(q: Question, level: float) -> Packing:
+    n = q.network.n
+    none, one = np.zeros(n), np.eye(n)[q.root]
+    even = np.array(q.block_bytes(), np.float64) / q.size
+    if q.collective == "all_to_all":
+        return Exchange(q.network, np.full((n, n), 1 / n), level)
+    if q.collective == "send_recv":
+        return Exchange(q.network, np.roll(np.eye(n), 1, axis=1), level)
+    if q.collective == "gather":
+        return Exchange(q.network, np.outer(even, one), level)
+    if q.collective == "scatter":
+        return Exchange(q.network, np.outer(one, even), level)
+    demands = {
+        "all_gather": Demand(even, none),
+        "reduce_scatter": Demand(none, even),
+        "broadcast": Demand(one, none),
+        "reduce": Demand(none, one),
+        "all_reduce": Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True),
+    }
+    return Packing(q.network, demands[q.collective], level)
+
+
+def _with_own(forest: Forest, q: Question) -> Forest:
+    """With an empty tree for the block that a root keeps (gather, scatter)."""
+    if q.collective in PAIRWISE:
+        return forest
+    share = np.append(forest.share, 1e-9)
+    return Forest(forest.network, share, (*forest.out, Tree(q.root, ())))
+
+
+def _rows_of(forest: Forest, collective: str) -> int:
+    """Rows of the schedule for each piece of a block, message or array, about."""
+    sides = [trees for trees in (forest.out, forest.into) if trees]
+    per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides)
+    if collective in WHOLE_ARRAY:
+        return max(1, round(per_tree))
+    groups = {ends_of(tree) if collective in PAIRWISE else tree.root for tree in sides[0] if tree.branches}
+    return max(1, round(per_tree * len(groups)))
