@@ -48,7 +48,7 @@ WHOLE_ARRAY = frozenset({"all_reduce", "broadcast", "reduce"})
 MOST_ROWS = 600_000
 """Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
 _MOST_PIECES = 1 << 14
-_ENOUGH = 2e-3
+_ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
 """Share that a schedule of more pieces must gain."""
@@ -215,7 +215,7 @@ class Search:
         finest = bytes_s / (_FINEST * (bytes_s + late_s))
         if q.collective in WHOLE_ARRAY:
             finest *= max(len(forest.share), q.network.n)
-        most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
+        most = max(1, min(self.most_pieces, MOST_ROWS // rows_per_piece(forest, q.collective), q.size, int(finest)))
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
@@ -300,7 +300,7 @@ def _with_own(forest: Forest, q: Question) -> Forest:
     return Forest(forest.network, share, (*forest.out, Tree(q.root, ())))
 
 
-def _rows_of(forest: Forest, collective: str) -> int:
+def rows_per_piece(forest: Forest, collective: str) -> int:
     """Rows of the schedule for each piece of a block, message or array, about."""
     sides = [trees for trees in (forest.out, forest.into) if trees]
     per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides)
