@@ -75,7 +75,7 @@ def synthesize(
     memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
-    """Find the limit of a collective on a machine and a schedule that reaches it, proven, with NCCL's time beside it."""
+    """Find the limit of a collective on a machine and a proven schedule that reaches it, with NCCL's time beside it."""
     del memory
     from commsim.report.synthesis import table, text, to_dict
     from commsim.synthesis.front import SIZES, front
@@ -89,7 +89,7 @@ def synthesize(
     place = _place(machine, asked, changes)
     if place.network.n > _MOST_RANKS:
         raise InfeasibleError(
-            f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees among"
+            f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees"
         )
     size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     question = Question(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
@@ -165,7 +165,7 @@ def _of_scenario(path: Path, collective: str | None) -> tuple[Topology, str | No
     from commsim.scenario.run import prepare
 
     scenario = load_scenarios(path)[0]
-    own = next((str(work.collective) for work in scenario.workload if getattr(work, "collective", None)), None)
+    own = next((str(getattr(work, "collective")) for work in scenario.workload if hasattr(work, "collective")), None)  # noqa: B009
     return prepare(scenario).topology, collective or own
 
 

@@ -1,8 +1,8 @@
 """Paths packed into a network: what pairs of ranks send each other (all_to_all, gather, scatter, send_recv).
 
 The same linear program as that of trees, with a path for a tree and a pair for a root. Prices of edges and seconds over
-them add up along a path alike, so that cheapest paths answer both: how little the busiest edge carries, and how short ways
-are at that level.
+them add up along a path alike, so that cheapest paths answer both: how little the busiest edge carries, and how short
+ways are at that level.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Exchange(Packing):
             for (a, b), tree in zip(self.pairs, trees, strict=True):
                 np.add.at(load, tree.edges, float(self.share[a, b]))
         self.bound = max(self.bound, total / float(price @ self.rate))
-        return any([self.add(tree) for tree in trees])
+        return sum(self.add(tree) for tree in trees) > 0
 
     def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:
         del level
@@ -85,7 +85,7 @@ class Exchange(Packing):
             )
             cost = weight * share_of * np.array(far)
             price = self.program(cost, **at)
-            if not any([self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]]):
+            if not sum(self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]):
                 break
         kept = np.flatnonzero(self.y > _NOTHING * float(self.y.max()))
         return Forest(self.network, self.y[kept], out=tuple(self.trees[k] for k in kept.tolist()))

@@ -13,7 +13,6 @@ from commsim.errors import ScheduleError
 from commsim.synthesis.search import WHOLE_ARRAY, Synthesis, laid_out, rows_per_piece
 from commsim.synthesis.timing import seconds_of
 
-
 _FULL = 0.6
 """Part of a thread block's steps that sends take: the others wait."""
 _MOVES_OF_A_GPU = 1_000

@@ -1,13 +1,14 @@
 """A forest and pieces laid out as a schedule: every piece goes over its tree, branch after branch.
 
 A row is one piece over one branch. Its step is when it would go if all trees flowed evenly, side by side, less what is
-still before it: so that where links take what is waiting in the order of steps, old pieces go before young ones, and of one
-age those with the longest way first. That order is what lets the links be busy from the beginning to the end.
+still before it: so that where links take what is waiting in the order of steps, old pieces go before young ones, and of
+one age those with the longest way first. That order is what lets the links be busy from the beginning to the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,8 +62,8 @@ class _Rows:
 
 
 def _branches(trees: tuple[Tree, ...], ways: dict[tuple[int, ...], int], hop_s: Float64, then_s: Float64) -> _Branches:
-    src, dst, way, above, depth, late = [], [], [], [], [], []
-    first = [0]
+    src, dst, way, above, depth = (list[int]() for _ in range(5))
+    late, first = list[float](), [0]
     for tree, then in zip(trees, then_s.tolist(), strict=True):
         own = [float(hop_s[list(branch.way)].sum()) for branch in tree.branches]
         rest = [0.0] * len(own)
@@ -81,8 +82,8 @@ def _branches(trees: tuple[Tree, ...], ways: dict[tuple[int, ...], int], hop_s: 
         depth += tree.depths
         late += rest
         first.append(len(src))
-    whole = (np.array(column, np.int64) for column in (src, dst, way, above, depth))
-    return _Branches(*whole, np.array(late), np.array(first, np.int64))
+    a, b, c, d, e = (np.array(column, np.int64) for column in (src, dst, way, above, depth))
+    return _Branches(a, b, c, d, e, np.array(late, np.float64), np.array(first, np.int64))
 
 
 def _rows(table: _Branches, pieces: Pieces, begin: int) -> _Rows:
@@ -193,22 +194,17 @@ def _schedule(
     buffers = (np.where(c[end] < network.n, Buffer.OUTPUT, Buffer.SCRATCH) for end in ("src", "dst"))
     src_buffer, dst_buffer = buffers
     collective, name, root = named
+    given: dict[str, Any] = {name: c[name] for name in ("op", "src", "dst", "step")}
+    given |= {"src_buffer": src_buffer, "dst_buffer": dst_buffer, "src_chunk": c["chunk"], "dst_chunk": c["chunk"]}
     schedule = Schedule(
         collective=collective,
         algorithm=name,
         world_size=network.n,
         endpoints=endpoints,
-        op=c["op"],
-        src=c["src"],
-        dst=c["dst"],
-        src_buffer=src_buffer,
-        src_chunk=c["chunk"],
-        dst_buffer=dst_buffer,
-        dst_chunk=c["chunk"],
-        step=c["step"],
-        channel=np.zeros(order.size, np.int64),
         chunk_bytes=pieces.nbytes,
         root=root,
         known_dependencies=dependencies,
+        channel=np.zeros(order.size, np.int32),
+        **given,
     )
     return Laid(schedule, c["way"], ways)

@@ -1,4 +1,4 @@
-"""A schedule for one collective, one network and one size: trees between least load and least depth, in pieces, by simulation.
+"""A schedule for one collective, network and size: trees between least load and least depth, in pieces, by simulation.
 
 Large arrays want the packing that loads the busiest link least, small ones the shortest ways; between them what the
 simulation says. So some forests are made, from one end to the other, each is cut into more and more pieces as long
@@ -68,7 +68,7 @@ _NOMINAL_PIECES = 16
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if not equal."""
+    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if unequal."""
 
     network: FlowNetwork
     collective: str

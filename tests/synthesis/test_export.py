@@ -17,7 +17,9 @@ from commsim.synthesis.search import Question, Search
 from commsim.topology.presets import load_preset
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all"])
+@pytest.mark.parametrize(
+    "collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all"]
+)
 def test_what_is_written_for_msccl_is_read_again(collective: str) -> None:
     network = machine_network(load_preset("dgx-1v"))
     best = Search(Question(network, collective, 2**20, itemsize=4)).run()
@@ -61,5 +63,3 @@ def test_more_bytes_take_longer_in_a_library() -> None:
         one = Search(Question(network, "all_gather", size, itemsize=4)).run()
         runs.append(library_run(one.laid.schedule, topology, model).seconds)
     assert runs[0] < runs[1]
-
-

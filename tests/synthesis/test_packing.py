@@ -41,7 +41,8 @@ def reaches_all(tree: Tree, n: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("collective", "per_byte"), [("all_gather", 3 / 8), ("reduce_scatter", 3 / 8), ("broadcast", 1 / 2), ("all_reduce", 3 / 4)]
+    ("collective", "per_byte"),
+    [("all_gather", 3 / 8), ("reduce_scatter", 3 / 8), ("broadcast", 1 / 2), ("all_reduce", 3 / 4)],
 )
 def test_a_ring_both_ways_is_filled(collective: str, per_byte: float) -> None:
     network = network_of(RING, [f"g{i}" for i in range(4)])

@@ -22,7 +22,9 @@ from commsim.topology.presets import load_preset
 PAIR = network_of([("a", "b", 1e9, 1e-6), ("b", "a", 1e9, 1e-6)], ["a", "b"])
 
 
-@pytest.mark.parametrize(("collective", "seconds"), [("all_gather", 0.5e-3), ("broadcast", 1e-3), ("all_to_all", 0.5e-3)])
+@pytest.mark.parametrize(
+    ("collective", "seconds"), [("all_gather", 0.5e-3), ("broadcast", 1e-3), ("all_to_all", 0.5e-3)]
+)
 def test_two_ranks_by_hand(collective: str, seconds: float) -> None:
     one = Search(Question(PAIR, collective, 10**6)).run()
     check(one.laid.schedule)
