@@ -10,6 +10,7 @@ import typer
 
 from commsim.cli.options import Memory, OnlyJson, spread
 from commsim.cli.say import print_json, terminal_bar
+from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
 from commsim.errors import CommsimError, InfeasibleError, ScheduleError
 
@@ -87,11 +88,16 @@ def synthesize(
     if out is not None and out.suffix.lower() not in {".json", ".xml", ".goal"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .json, .xml or .goal")
     place = _place(machine, asked, changes)
+    size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
+    if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
+        plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
+        if plan is not None and (plan.ratio <= GOOD or place.network.n > _MOST_RANKS):
+            show_plan(plan, out, json_output)
+            return
     if place.network.n > _MOST_RANKS:
         raise InfeasibleError(
             f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees"
         )
-    size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     question = Question(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
     with terminal_bar(json_output) as bar:

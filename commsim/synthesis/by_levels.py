@@ -8,18 +8,17 @@ one node of the ring, and take its sum from one, which is less than to pass all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from commsim.collectives.dependencies import Dependencies, from_edges
 from commsim.collectives.schedule import Buffer, Op, Schedule, split_evenly
 from commsim.synthesis.levels import Levels
-from commsim.synthesis.node_rings import Moves, spread_moves, turned
+from commsim.synthesis.node_rings import Moves, Round, spread_moves, turned
 from commsim.synthesis.rail_shares import RingPart, hop_shares
 from commsim.topology.kinds import Int64
 
-SLICES = 8
-"""Parts of an all_reduce that follow each other: an eighth of it is added or spread with nothing beside it."""
 _UP, _DOWN = 2, 4
 """Slices before these, each twice as long as the one before it, and after them, each half as long."""
 _NONE = np.zeros(0, np.int64)
@@ -38,10 +37,12 @@ class RowTable:
     pairs: tuple[Int64, Int64]
 
 
-def gather_rows(levels: Levels, per_rank: int, *, backwards: bool, period: int | None = None) -> RowTable:
+def gather_rows(
+    levels: Levels, per_rank: int, *, backwards: bool, heads: int = 1, period: int | None = None
+) -> RowTable:
     """The rows of an all_gather with ``per_rank`` pieces of each block; backwards of a reduce_scatter."""
     P = per_rank * levels.G
-    moves = spread_moves(levels, levels.order, _NONE, P, period)
+    moves = spread_moves(levels, levels.order, _NONE, P, Round(heads, period=period))
     owner, p = np.divmod(np.arange(levels.m * P), P)
     rank = levels.topology.node_first_rank[levels.order[owner]] + p % levels.G
     slot = rank * per_rank + p // levels.G
@@ -57,41 +58,53 @@ def _table(moves: Moves, slot: Int64, op: Op, first: int, pairs: tuple[Int64, In
     return RowTable(moves.src, moves.dst, moves.rail, slot[moves.piece], step, kind, pairs)
 
 
-def reduce_rows(levels: Levels, slices: int, period: int | None = None) -> tuple[RowTable, list[float]]:
-    """The rows of an all_reduce, and the share of the array of each chunk's slice: (rows, shares by chunk)."""
+def reduce_rows(
+    levels: Levels, slices: int, *, heads: int = 1, period: int | None = None
+) -> tuple[RowTable, list[float]]:
+    """The rows of an all_reduce in so many slices of one length, and the share of the array of each chunk."""
     shares = ring_shares(levels)
-    plan = [(k, weak, share * one) for k, one in enumerate(_lengths(slices)) for weak, share in shares.items()]
+    lengths = [1 / slices] * slices if levels.alike(levels.order.tolist()) else slice_lengths(slices)
+    plan = [(k, weak, share * one) for k, one in enumerate(lengths) for weak, share in shares.items()]
     tables: list[RowTable] = []
     weights: list[float] = []
-    rows, chunks, longest, done = 0, 0, 2 * levels.m * levels.G + 2 * levels.G, dict.fromkeys(shares, 0)
+    rows, chunks, longest, done = 0, 0, 2 * (levels.m + heads + 2) * levels.G, dict.fromkeys(shares, 0)
     parts = {
         weak: RingPart(levels.order[~np.isin(levels.order, out)], out, share)
         for weak, out, share in ((weak, _weakest(levels, weak), share) for weak, share in shares.items())
     }
-    over = dict(zip(parts, hop_shares(levels, list(parts.values())), strict=True))
+    over = dict(zip(parts, hop_shares(levels, list(parts.values()), heads), strict=True))
     for k, weak, share in plan:
         part, rails = parts[weak], over[weak] if period is None else None
-        moves = spread_moves(levels, part.ring, part.leaves, levels.G, period, rails, done[weak])
+        moves = spread_moves(levels, part.ring, part.leaves, levels.G, Round(heads, done[weak], rails, period))
         done[weak] += 1
         count = part.ring.size * levels.G
-        tables.append(_both(moves, chunks + np.arange(count), (k * longest, (k + 1) * longest), rows))
+        tables.append(
+            _both(
+                moves,
+                chunks + np.arange(count),
+                (k * longest, (k + 1) * longest),
+                rows,
+                None if period is None else period * levels.G,
+            )
+        )
         rows += tables[-1].src.size
         chunks += count
         weights += [share / count] * count
-    columns = ("src", "dst", "rail", "chunk", "step", "op")
-    whole = (np.concatenate([getattr(table, name) for table in tables]) for name in columns)
-    pairs = tuple(np.concatenate([table.pairs[i] for table in tables]) for i in (0, 1))
-    return RowTable(*whole, (pairs[0], pairs[1])), weights
+    names = ("src", "dst", "rail", "chunk", "step", "op")
+    whole = {name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+    pairs = [np.concatenate([table.pairs[i] for table in tables]) for i in (0, 1)]
+    return RowTable(**whole, pairs=(pairs[0], pairs[1])), weights
 
 
-def _both(moves: Moves, slot: Int64, starts: tuple[int, int], begin: int) -> RowTable:
-    """A slice that is added up, then spread."""
+def _both(moves: Moves, slot: Int64, starts: tuple[int, int], begin: int, alike: int | None = None) -> RowTable:
+    """A slice that is added up, then spread; pieces so many apart are alike, and one of them stands for all."""
     back, before, after = turned(moves)
     count = moves.src.size
     held = np.flatnonzero(~moves.first)
     ends = np.flatnonzero(moves.first)  # of a piece the last to be added at its owner, and the first to leave it
-    by = ends[np.argsort(moves.piece[ends], kind="stable")]
-    sizes = np.bincount(moves.piece[by])
+    piece = moves.piece if alike is None else moves.piece % alike
+    by = ends[np.argsort(piece[ends], kind="stable")]
+    sizes = np.bincount(piece[by])
     sizes = sizes[sizes > 0]
     first = np.cumsum(sizes) - sizes
     last = np.repeat(by, np.repeat(sizes, sizes))
@@ -134,7 +147,7 @@ def ring_shares(levels: Levels) -> dict[int, float]:
     return {k: float(share) for k, share in zip(weak, done.x[:-1], strict=True) if share > 1e-6}
 
 
-def _lengths(count: int) -> list[float]:
+def slice_lengths(count: int) -> list[float]:
     """Shares of the array of slices that follow each other.
 
     The first and the last ones are short, as nothing is spread beside the one and nothing added beside the other.
@@ -143,9 +156,14 @@ def _lengths(count: int) -> list[float]:
     return list((length / length.sum()).tolist())
 
 
+def order_of(ends: tuple[Int64, Int64], step: Int64, op: Int64, ranks: int) -> Int64:
+    """Rows by step; of one step what is added first, then by the distance of its ranks, which no shift changes."""
+    return np.lexsort(((ends[1] - ends[0]) % ranks, op, step))
+
+
 def schedule_of(table: RowTable, collective: str, ranks: int, chunk_bytes: Int64) -> tuple[Schedule, Int64]:
     """The schedule of some rows, and the number of each of its rows in the table."""
-    order = np.lexsort((table.chunk, table.step))
+    order = order_of((table.src, table.dst), table.step, table.op, ranks)
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
     before, after = (place[side] for side in table.pairs)
@@ -153,23 +171,18 @@ def schedule_of(table: RowTable, collective: str, ranks: int, chunk_bytes: Int64
     def dependencies() -> Dependencies:
         return from_edges(order.size, before, after)
 
-    output = np.full(order.size, Buffer.OUTPUT)
-    step = np.unique(table.step[order], return_inverse=True)[1].reshape(-1)
+    columns: dict[str, Any] = {name: getattr(table, name)[order] for name in ("op", "src", "dst")}
+    columns |= dict.fromkeys(("src_buffer", "dst_buffer"), np.full(order.size, Buffer.OUTPUT))
+    columns |= dict.fromkeys(("src_chunk", "dst_chunk"), table.chunk[order])
+    columns["step"] = np.unique(table.step[order], return_inverse=True)[1].reshape(-1)
+    columns["channel"] = np.maximum(table.rail[order], 0)
     schedule = Schedule(
         collective=collective,
         algorithm="synthesized",
         world_size=ranks,
         endpoints=ranks,
-        op=table.op[order],  # type: ignore[arg-type]
-        src=table.src[order],  # type: ignore[arg-type]
-        dst=table.dst[order],  # type: ignore[arg-type]
-        src_buffer=output,  # type: ignore[arg-type]
-        src_chunk=table.chunk[order],  # type: ignore[arg-type]
-        dst_buffer=output,  # type: ignore[arg-type]
-        dst_chunk=table.chunk[order],  # type: ignore[arg-type]
-        step=step,  # type: ignore[arg-type]
-        channel=np.maximum(table.rail[order], 0),  # type: ignore[arg-type]
         chunk_bytes=chunk_bytes,
+        **columns,
         known_dependencies=dependencies,
     )
     return schedule, order

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Levels:
     @cached_property
     def node_rate(self) -> Float64:
         """Bytes/s out of each node, and into it, (nodes,)."""
-        return self.rate.sum(axis=1)
+        return np.asarray(self.rate.sum(axis=1), np.float64)
 
     @cached_property
     def inside_rate(self) -> float:
@@ -75,7 +76,7 @@ class Levels:
         table = self.topology.routes(src, dst, rail)
         bounds = table.ptr.tolist()
         link = table.link.tolist()
-        return table.index.astype(np.int64), [tuple(link[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+        return table.index.astype(np.int64), [tuple(link[a:b]) for a, b in pairwise(bounds)]
 
 
 _kept: dict[tuple[float, ...], Int64] = {}
@@ -98,7 +99,7 @@ def turns_of(share: Float64) -> Int64:
 
 
 def levels_of(topology: Topology) -> Levels:
-    """The levels of a machine; InfeasibleError says why it has none: one node, nodes of unlike size, no common rails."""
+    """The levels of a machine; InfeasibleError says why it has none: one node, or nodes of unlike size."""
     t = topology
     if t.nodes < 2 or t.fabric_routes is None:
         raise InfeasibleError(f"{t.name}: a plan by levels needs two nodes or more, found {t.nodes}")

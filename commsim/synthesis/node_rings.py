@@ -1,8 +1,8 @@
 """Rings of nodes over rails: how every piece of an array comes to all nodes, and in each of them to all ranks.
 
-A piece starts at its owner, goes from node to node round the ring, each time over the rail whose turn it is, and from
-where it arrives to the other ranks of the node. Every node takes in every piece once, over all its rails evenly: no plan
-needs less of its NICs. Turned round, the same ways add pieces up at their owners.
+A piece starts at its owner and goes along chains of nodes, each time over the rail whose turn it is, and from where it
+arrives to the other ranks of the node. Every node takes in every piece once, over all its rails: no plan needs
+less of its NICs. Turned round, the same ways add pieces up at their owners.
 """
 
 from __future__ import annotations
@@ -39,62 +39,107 @@ def joined(parts: list[Moves]) -> Moves:
     return Moves(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Moves)))
 
 
-def spread_moves(
-    levels: Levels,
-    ring: Int64,
-    leaves: Int64,
-    per_node: int,
-    period: int | None = None,
-    shares: Float64 | None = None,
-    turn: int = 0,
-) -> Moves:
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """How a piece goes round a ring of m nodes: from its owner to some heads, and from each on along a chain.
+
+    By distance from the owner, (m,): where a node takes it from (``above``), and ``order``, the turn at which it does.
+    """
+
+    above: Int64
+    order: Int64
+
+    @staticmethod
+    def of(m: int, heads: int) -> Chains:
+        """So many chains of about one length."""
+        k = max(1, min(heads, m - 1))
+        first = np.linspace(1, m, k + 1).round().astype(np.int64)
+        chain = np.searchsorted(first, np.arange(m), side="right") - 1
+        depth = np.arange(m) - first[np.maximum(chain, 0)]
+        above = np.where(depth == 0, 0, np.arange(m) - 1)
+        return Chains(np.where(np.arange(m) > 0, above, -1), np.where(np.arange(m) > 0, 1 + depth * k + chain, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One array that goes round a ring: over how many ``heads``, of which ``turn`` (how many went before, after which
+    rails go on in turn), and by what ``shares`` (hops, rails) of the rails on each hop, evenly without.
+
+    ``period``: only what the first nodes take in is wanted, where a shift by so many changes nothing.
+    """
+
+    heads: int = 1
+    turn: int = 0
+    shares: Float64 | None = None
+    period: int | None = None
+
+
+def spread_moves(levels: Levels, ring: Int64, leaves: Int64, per_node: int, on: Round) -> Moves:
     """The moves of ``per_node`` pieces of each node of a ring to all ranks; piece p of owner o is ``o * per_node + p``.
 
     Piece p starts at local rank ``p % G``. Nodes of `leaves` own none and take each piece from one node of the ring.
-    ``shares`` (hops, rails): of the rails on each hop, evenly without; ``turn``: how many arrays went before, after which
-    rails go on in turn. ``period``: only what the first nodes of the ring send, where a shift by so many changes nothing.
     """
     t, G, P, m = levels.topology, levels.G, per_node, ring.size
-    H = m if period is None else period
-    h, s, p = np.ogrid[:H, : m - 1, :P]
-    if shares is None:
-        turns = np.stack([levels.turns(int(ring[k]), int(ring[(k + 1) % m])) for k in range(H)])
-    else:
-        turns = np.stack([turns_of(share) for share in shares])
-    rail = turns[h, ((turn * (m - 1) + s) * P + p) % turns.shape[1]]
-    node, following = ring[:H], ring[np.arange(1, H + 1) % m]
-    leaves_by, arrives_at = levels.gateway[node[:, None, None], rail], levels.gateway[following[:, None, None], rail]
+    H, chains = m if on.period is None else on.period, Chains.of(m, on.heads)
+    # Of every node of the ring, distance from the owner and piece: how it arrives there.
+    v, s, p = np.ogrid[:H, 1:m, :P]
+    q = chains.above[s]
+    sender = (v - s + q) % m
+    rail = _rails(levels, ring, P, on)
+    by, to = levels.gateway[ring[sender], rail], levels.gateway[ring[v], rail]
     holder = np.empty((H, m, P), np.int64)
     holder[:, 0] = np.arange(P) % G
-    holder[:, 1:] = np.roll(arrives_at, 1, axis=0)
-    forward = np.arange(H * (m - 1) * P).reshape(H, m - 1, P)
+    holder[:, 1:] = to
     came = np.full((H, m, P), -1)
-    came[:, 1:] = np.roll(forward, 1, axis=0)
-    copies = forward.size + np.arange(H * m * P * (G - 1)).reshape(H, m, P, G - 1)
-    owner = (np.arange(H)[:, None] - np.arange(m)[None, :]) % m
-    piece = owner[:, :, None] * P + np.arange(P)
-    due = 2 * (np.arange(m)[None, :, None] * P + np.arange(P)[None, None, :]) + np.zeros((H, 1, 1), np.int64)
-    base = t.node_first_rank[node][:, None, None]
-    at = holder[:, : m - 1]
-    relayed = np.take_along_axis(
-        copies[:, : m - 1], np.minimum(leaves_by - (leaves_by > at), G - 2)[..., None], axis=3
-    )[..., 0] if G > 1 else came[:, : m - 1]  # fmt: skip
+    came[:, 1:] = np.arange(H * (m - 1) * P).reshape(H, m - 1, P)
+    copies = H * (m - 1) * P + np.arange(H * m * P * (G - 1)).reshape(H, m, P, G - 1)
+    piece = ((np.arange(H)[:, None] - np.arange(m)) % m)[:, :, None] * P + np.arange(P)
+    due = 2 * (chains.order[None, :, None] * P + np.arange(P)) + np.zeros((H, 1, 1), np.int64)
+    known = (holder, came, copies)
     parts = [
         Moves(
-            src=(base + leaves_by).ravel(),
-            dst=(t.node_first_rank[following][:, None, None] + arrives_at).ravel(),
+            src=(t.node_first_rank[ring[sender]] + by).ravel(),
+            dst=(t.node_first_rank[ring[v]] + to).ravel(),
             rail=rail.ravel(),
-            piece=piece[:, : m - 1].ravel(),
-            key=(due[:, : m - 1] + 2 * P).ravel(),
-            before=np.where(leaves_by != at, relayed, came[:, : m - 1]).ravel(),
+            piece=piece[:, 1:].ravel(),
+            key=due[:, 1:].ravel(),
+            before=_before(known, (sender % H, q, p), by).ravel(),
         ),
-        _copies(base[..., None] + 0 * holder[..., None], holder, piece, due + 1, came, G),
+        _copies(
+            t.node_first_rank[ring[:H]][:, None, None, None] + 0 * holder[..., None], holder, piece, due + 1, came, G
+        ),
     ]
     for k, leaf in enumerate(leaves.tolist()):
-        parts += _to_leaf(
-            levels, ring, (k, leaf), P, (holder, came, copies), turn, sum(part.src.size for part in parts)
-        )
+        begin = sum(part.src.size for part in parts)
+        parts += _to_leaf(levels, ring, (k, leaf), (P, on.turn, begin), known, chains)
     return joined(parts)
+
+
+def _rails(levels: Levels, ring: Int64, P: int, on: Round) -> Int64:
+    """The rail by which each piece comes to each node of the ring, (nodes, distances from 1 on, pieces)."""
+    m, chains = ring.size, Chains.of(ring.size, on.heads)
+    H = m if on.period is None else on.period
+    place = (on.turn * (m - 1) + np.arange(m - 1))[:, None] * P + np.arange(P)
+    heads = [] if levels.alike(ring.tolist()) else np.flatnonzero(chains.above == 0).tolist()
+    out = np.empty((H, m - 1, P), np.int64)
+    for v in range(H):
+        hop = (v - 1) % m
+        turns = levels.turns(int(ring[hop]), int(ring[v])) if on.shares is None else turns_of(on.shares[hop])
+        out[v] = turns[place % turns.size]
+        for s in heads:
+            turns = levels.turns(int(ring[(v - s) % m]), int(ring[v]))
+            out[v, s - 1] = turns[place[s - 1] % turns.size]
+    return out
+
+
+def _before(known: tuple[Int64, Int64, Int64], at: tuple[Int64, Int64, Int64], by: Int64) -> Int64:
+    """What a piece waits for that leaves by a rank: its arrival there, or its copy from where it arrived."""
+    holder, came, copies = known
+    here = holder[at]
+    if copies.shape[-1] == 0:
+        return came[at]
+    relayed = copies[(*at, np.minimum(by - (by > here), copies.shape[-1] - 1))]
+    return np.where(by != here, relayed, came[at])
 
 
 def _copies(base: Int64, holder: Int64, piece: Int64, key: Int64, came: Int64, G: int) -> Moves:
@@ -115,37 +160,32 @@ def _to_leaf(
     levels: Levels,
     ring: Int64,
     leaf: tuple[int, int],
-    P: int,
+    cut: tuple[int, int, int],
     known: tuple[Int64, Int64, Int64],
-    before: int,
-    begin: int,
+    chains: Chains,
 ) -> list[Moves]:
-    """Every piece from one node of the ring to a node beside it, evenly from all and all the time, then to its ranks."""
-    holder, came, copies = known
-    t, G, m, (k, w) = levels.topology, levels.G, ring.size, leaf
+    """Every piece from one node of the ring to a node beside it, evenly from all of them, then to its ranks."""
+    t, G, m, (k, w), (P, before, begin) = levels.topology, levels.G, ring.size, leaf, cut
     o, p = (x.ravel() for x in np.indices((m, P)))
     s = (o * P + p + 7 * k) % m
     near = (o + s) % m
-    order = np.lexsort((o, p, s))
+    order = np.lexsort((o, p, chains.order[s]))
     turn = np.empty(order.size, np.int64)
     turn[order] = np.arange(order.size) + before * order.size
     turns = np.stack([levels.turns(int(v), w) for v in ring.tolist()])
     rail = turns[near, turn % turns.shape[1]]
     by, to = levels.gateway[ring[near], rail], levels.gateway[w, rail]
-    at = holder[near, s, p]
-    relayed = copies[near, s, p, np.minimum(by - (by > at), G - 2)] if G > 1 else came[near, s, p]
-    key = 2 * (s * P + p) + 2 * P
-    there = begin + np.arange(o.size)
+    key = 2 * ((chains.order[s] + 1) * P + p)
     forward = Moves(
         src=t.node_first_rank[ring[near]] + by,
         dst=t.node_first_rank[w] + to,
         rail=rail,
         piece=o * P + p,
         key=key,
-        before=np.where(by != at, relayed, came[near, s, p]),
+        before=_before(known, (near, s, p), by),
     )
     first = np.full((o.size, 1), t.node_first_rank[w])
-    return [forward, _copies(first, to, o * P + p, key + 1, there, G)]
+    return [forward, _copies(first, to, o * P + p, key + 1, begin + np.arange(o.size), G)]
 
 
 def turned(moves: Moves) -> tuple[Moves, Int64, Int64]:

@@ -26,10 +26,11 @@ class RingPart:
     share: float
 
 
-def hop_shares(levels: Levels, parts: list[RingPart]) -> list[Float64]:
+def hop_shares(levels: Levels, parts: list[RingPart], heads: int = 1) -> list[Float64]:
     """Of each ring the share of every rail on every hop, (hops, rails), for an all_reduce.
 
-    Every hop is taken both ways, once by what is added up and once by what is spread.
+    Every hop is taken both ways, once by what is added up and once by what is spread. What goes from owners to the
+    ``heads`` of chains is taken to load the rails of a node evenly.
     """
     R, G = levels.rails, levels.G
     even = [_even(levels, part) for part in parts]
@@ -44,12 +45,17 @@ def hop_shares(levels: Levels, parts: list[RingPart]) -> list[Float64]:
     count, nics = int(first[-1]), levels.gateway.size
     rows, columns, values = [], [], []
     fixed = np.zeros(nics)
+    own_share = levels.rate / levels.node_rate[:, None]
     allowed = np.concatenate([share.ravel() > 0 for share in even])
     ports, port_columns, port_values = [], [], []
     sums, sum_columns = [], []
     for k, part in enumerate(parts):
         m, ring = part.ring.size, part.ring
-        each = part.share * (m - 1) / m
+        far = min(heads, m - 1) - 1  # of the ways to heads one is a hop
+        each = part.share * (m - 1 - far) / m
+        fixed += (
+            2 * far * part.share / m * np.isin(np.arange(levels.rate.shape[0]), ring)[:, None] * own_share
+        ).ravel()
         for h in range(m):
             here, there = int(ring[h]), int(ring[(h + 1) % m])
             at = first[k] + h * R + np.arange(R)

@@ -1,0 +1,68 @@
+"""What ``commsim synthesize`` does for machines too large to look for trees among all ranks: plans by levels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from commsim.cli.say import print_json, terminal_bar
+from commsim.errors import CommsimError, InfeasibleError
+
+if TYPE_CHECKING:
+    from commsim.synthesis.level_search import LevelPlan
+    from commsim.topology.graph import Topology
+
+LEVELS_FROM = 65
+"""Ranks from which a machine of several nodes is planned by levels first."""
+GOOD = 1.03
+"""Of the limit: a plan by levels that is no nearer to it is followed by a search for trees, where that is possible."""
+_PROVEN_ROWS = 2_000_000
+"""Rows up to which the whole schedule is proven; a larger one in the plan of fewest pieces."""
+
+
+def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: float, quiet: bool) -> LevelPlan | None:
+    """The best plan by levels, None where the machine has none."""
+    from commsim.synthesis.level_search import plan_by_levels
+
+    with terminal_bar(quiet) as bar:
+        task = bar.add_task("planning by levels", total=None) if bar else None
+
+        def told(one: LevelPlan) -> None:
+            if bar is not None:
+                bar.update(task, description=f"{one.ratio:.4g} of the limit")
+
+        try:
+            return plan_by_levels(topology, collective, nbytes, budget_s=budget_s, track=told)
+        except InfeasibleError:
+            return None
+
+
+def show_plan(plan: LevelPlan, out: Path | None, json_output: bool) -> None:
+    """Proves a plan where it is whole and not too long, prints it, and writes its schedule."""
+    from commsim.collectives.check import check
+    from commsim.report.level_plan import plan_dict, plan_text
+
+    proven = plan.laid is not None and plan.rows <= _PROVEN_ROWS
+    if proven and plan.laid is not None:
+        check(plan.laid.schedule)
+    if json_output:
+        print_json(plan_dict(plan, proven=proven))
+    else:
+        typer.echo(plan_text(plan, proven=proven))
+    if out is None:
+        return
+    if plan.laid is None:
+        raise CommsimError(f"{out}: the plan is folded, {plan.rows} moves stand for all, and no schedule to be written")
+    from commsim.collectives.goal import goal_text
+    from commsim.collectives.json_table import json_text
+    from commsim.collectives.msccl_export import msccl_text
+    from commsim.files import write_atomically
+
+    schedule, ending = plan.laid.schedule, out.suffix.lower()
+    text = (
+        json_text(schedule) if ending == ".json" else goal_text(schedule) if ending == ".goal" else msccl_text(schedule)
+    )
+    write_atomically(out, text)
+    typer.echo(f"wrote {out}", err=True)
