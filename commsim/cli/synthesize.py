@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import Memory, OnlyJson, spread
+from commsim.cli.pictures import form_of, write_picture
 from commsim.cli.say import print_json, terminal_bar
 from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
@@ -73,6 +74,9 @@ def synthesize(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Schedule to write: FILE.json, .xml (MSCCL) or .goal.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Picture of time over the limit by size: FILE.png or FILE.svg.")
+    ] = None,
     memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
@@ -87,6 +91,8 @@ def synthesize(
         raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
     if out is not None and out.suffix.lower() not in {".json", ".xml", ".goal"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .json, .xml or .goal")
+    if plot is not None:
+        form_of(plot)
     place = _place(machine, asked, changes)
     size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
@@ -126,6 +132,11 @@ def synthesize(
             typer.echo("\n" + table(list(zip(found, beside, strict=True))))
     if out is not None:
         _write(out, best)
+    if plot is not None:
+        from commsim.report.synthesis_plot import plot_front
+
+        write_picture(plot, plot_front(list(zip(found, beside, strict=True))))
+        typer.echo(f"wrote {plot}", err=True)
 
 
 def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import PAIRWISE, ROOTED
+from commsim.collectives.semantics import NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
 from commsim.errors import ScheduleError
 from commsim.synthesis.exchange import Exchange, ends_of
 from commsim.synthesis.flat import flatten
@@ -29,20 +29,10 @@ from commsim.synthesis.timing import seconds_of
 from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send_recv",
-)
+COLLECTIVES = NCCL_TESTS
 """What can be synthesized."""
 
-WHOLE_ARRAY = frozenset({"all_reduce", "broadcast", "reduce"})
+WHOLE_ARRAY = WHOLE - PAIRWISE
 """Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
 MOST_ROWS = 600_000
@@ -245,7 +235,7 @@ class Search:
 def laid_out(question: Question, forest: Forest, count: int, even: bool = False) -> Laid:
     """The schedule of a forest with ``count`` pieces of every block, message or array."""
     q, trees = question, forest.out or forest.into
-    if q.collective in {"all_to_all", "send_recv"}:
+    if q.collective in PAIRWISE:
         groups: dict[tuple[int, int], list[int]] = {}
         for k, tree in enumerate(trees):
             groups.setdefault(ends_of(tree), []).append(k)
@@ -282,14 +272,12 @@ def _packing_of(q: Question, level: float) -> Packing:
         return Exchange(q.network, np.outer(even, one), level)
     if q.collective == "scatter":
         return Exchange(q.network, np.outer(one, even), level)
-    demands = {
-        "all_gather": Demand(even, none),
-        "reduce_scatter": Demand(none, even),
-        "broadcast": Demand(one, none),
-        "reduce": Demand(none, one),
-        "all_reduce": Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True),
-    }
-    return Packing(q.network, demands[q.collective], level)
+    if q.collective == "all_reduce":
+        demand = Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True)
+    else:
+        share = one if q.collective in ROOTED else even
+        demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
+    return Packing(q.network, demand, level)
 
 
 def _with_own(forest: Forest, q: Question) -> Forest:
