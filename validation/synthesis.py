@@ -28,7 +28,7 @@ from commsim.report.tables import csv_text
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.network_file import load_network
-from commsim.synthesis.search import Question, Search, Synthesis
+from commsim.synthesis.search import Aim, Synthesis, TreeSearch
 from commsim.topology.presets import load_preset, preset_names
 
 HERE = Path(__file__).resolve().parent
@@ -86,7 +86,7 @@ def write(path: Path, columns: Iterable[str], rows: list[dict[str, Any]]) -> Non
 def solved(network: FlowNetwork, collective: str, nbytes: int, itemsize: int) -> tuple[Synthesis, float]:
     """The schedule, proven, and the seconds that it took to find and prove."""
     started = time.monotonic()
-    one = Search(Question(network, collective, nbytes, itemsize=itemsize)).run()
+    one = TreeSearch(Aim(network, collective, nbytes, itemsize=itemsize)).run()
     prove(one)
     return one, time.monotonic() - started
 
@@ -226,8 +226,8 @@ def page(path: Path) -> None:
         f"{seconds[len(seconds) // 2]:.1f} s in the median and {seconds[-1]:.0f} s at most, with the proof, on a busy "
         "machine of two cores.",
         f"The other {len(slower)} are all_to_all on two NDv2 chassis, where TE-CCL's figures lie below what 16 ranks "
-        f"can reach: its code makes GPU 0 a switch there. Of 15 ranks, as it ran, {len(as_run)} of these {len(slower)} are "
-        "not slower.",
+        f"can reach: its code makes GPU 0 a switch there. Of 15 ranks, as it ran, {len(as_run)} of these "
+        f"{len(slower)} are not slower.",
         "",
         "| network | collective | size | TE-CCL's best | limit | latency | ours |",
         "|---|---|--:|--:|--:|--:|--:|",

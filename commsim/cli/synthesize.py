@@ -14,6 +14,7 @@ from commsim.cli.say import print_json, terminal_bar
 from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
 from commsim.errors import CommsimError, InfeasibleError, ScheduleError
+from commsim.units import GIB
 
 if TYPE_CHECKING:
     from commsim.report.synthesis import Beside
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from commsim.synthesis.search import Synthesis
     from commsim.topology.graph import Topology
 
-_LARGE, _SMALL = 2**30, 2**13
+_LARGE, _SMALL = round(GIB), 8 << 10
 _ELEMENT = 4
 """Bytes of an element where the size has whole ones; else bytes are cut."""
 _MOST_RANKS = 1024
@@ -54,7 +55,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Place:
+class AskedNetwork:
     """The network in question, and the machine if it is one."""
 
     network: FlowNetwork
@@ -84,7 +85,7 @@ def synthesize(
     del memory
     from commsim.report.synthesis import table, text, to_dict
     from commsim.synthesis.front import SIZES, front
-    from commsim.synthesis.search import Question, Search
+    from commsim.synthesis.search import Aim, TreeSearch
     from commsim.units import parse_bytes
 
     if asked.aim not in {"latency", "bandwidth", "both"}:
@@ -104,7 +105,7 @@ def synthesize(
         raise InfeasibleError(
             f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees"
         )
-    question = Question(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
+    question = Aim(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
     with terminal_bar(json_output) as bar:
         task = bar.add_task("looking for trees", total=None) if bar else None
@@ -116,7 +117,7 @@ def synthesize(
         if many:
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
         else:
-            found = [Search(question, asked.budget).run(told)]
+            found = [TreeSearch(question, asked.budget).run(told)]
     for one in found:
         prove(one)
     beside = [_beside(one, place) for one in found]
@@ -139,7 +140,7 @@ def synthesize(
         typer.echo(f"wrote {plot}", err=True)
 
 
-def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
+def _place(machine: str, asked: Asked, changes: MachineChanges) -> AskedNetwork:
     from commsim.document.reading import read_documents
     from commsim.errors import TopologyError
     from commsim.synthesis.machine import machine_network
@@ -155,7 +156,7 @@ def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
             network = load_network(path)
             if changes != MachineChanges():
                 raise CommsimError(f"{machine}: a network is all there is of it, found options that change a machine")
-            return Place(_part(network, ranks), None, collective or "all_reduce", ranks)
+            return AskedNetwork(_part(network, ranks), None, collective or "all_reduce", ranks)
         if isinstance(document.data, dict) and "workload" in document.data:
             topology, collective = _of_scenario(path, collective)
     elif machine not in preset_names() and (scenario := _shipped(machine)) is not None:
@@ -163,7 +164,7 @@ def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
     if topology is None:
         topology = load_machine(machine, changes)
     network = machine_network(topology, ranks, in_network=asked.in_network)
-    return Place(network, topology, collective or "all_reduce", ranks)
+    return AskedNetwork(network, topology, collective or "all_reduce", ranks)
 
 
 def _shipped(name: str) -> Path | None:
@@ -235,7 +236,7 @@ def _by_block(one: Synthesis) -> dict[Any, list[int]]:
     return blocks
 
 
-def _beside(one: Synthesis, place: Place) -> Beside:
+def _beside(one: Synthesis, place: AskedNetwork) -> Beside:
     """NCCL's own time for the size on the whole machine, where its model has one."""
     from commsim.report.synthesis import Beside
 

@@ -163,7 +163,7 @@ def _flat(cost: Float64, late: Float64, root: int) -> Int64:
     return parent
 
 
-class Ways:
+class PricedWays:
     """A network under prices: the cheapest way between endpoints, and trees over such ways."""
 
     def __init__(self, network: FlowNetwork) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.synthesis.arborescence import Ways
+from commsim.synthesis.arborescence import PricedWays
 from commsim.synthesis.flat import EVEN
 from commsim.synthesis.forest import Branch, Forest, Tree
 from commsim.synthesis.network import FlowNetwork
@@ -24,7 +24,7 @@ _NOTHING = 1e-7
 """Of the largest share: one below which a path is left out."""
 
 
-class Exchange(Packing):
+class PathPacking(Packing):
     """Paths of pairs and their shares; ``share`` (n, n): of the array from each rank to each other."""
 
     def __init__(self, network: FlowNetwork, share: Float64, least: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class Exchange(Packing):
         self.pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(self.share > 0)]
         self._number = {pair: k for k, pair in enumerate(self.pairs)}
         # Paths may lead over ranks; what copies only passes on here.
-        self._ways = Ways(network)
+        self._ways = PricedWays(network)
         self.sure = True
 
     @property
@@ -99,7 +99,7 @@ def ends_of(tree: Tree) -> tuple[int, int]:
 class Paths:
     """Cheapest paths between all ranks under prices, over other ranks too."""
 
-    def __init__(self, ways: Ways, price: Float64) -> None:
+    def __init__(self, ways: PricedWays, price: Float64) -> None:
         self._ways = ways
         ways.set(price)
         n = ways.network.n

@@ -52,7 +52,7 @@ class _Branches:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _PieceRows:
     """Pieces over branches: row numbers from ``begin`` on, chunk by chunk."""
 
     branch: Int64
@@ -86,7 +86,7 @@ def _branches(trees: tuple[Tree, ...], ways: dict[tuple[int, ...], int], hop_s: 
     return _Branches(a, b, c, d, e, np.array(late, np.float64), np.array(first, np.int64))
 
 
-def _rows(table: _Branches, pieces: Pieces, begin: int) -> _Rows:
+def _rows(table: _Branches, pieces: Pieces, begin: int) -> _PieceRows:
     count = np.diff(table.first)[pieces.tree]
     chunk = np.repeat(np.arange(pieces.tree.size), count)
     start = np.cumsum(count) - count
@@ -94,7 +94,7 @@ def _rows(table: _Branches, pieces: Pieces, begin: int) -> _Rows:
     base = table.first[pieces.tree][chunk]
     above = table.above[place + base]
     before = np.where(above >= 0, begin + start[chunk] + above - base, -1)
-    return _Rows(place + base, chunk, before, begin)
+    return _PieceRows(place + base, chunk, before, begin)
 
 
 def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = "synthesized") -> Laid:
@@ -110,7 +110,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
     then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out else zero
     into = _branches(forest.into, ways, hop_s, then_s) if forest.into else None
-    sides: list[tuple[_Branches, _Rows, bool]] = []
+    sides: list[tuple[_Branches, _PieceRows, bool]] = []
     edges: list[tuple[Int64, Int64]] = []
     if into is not None:
         rows = _rows(into, pieces, 0)
@@ -141,7 +141,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     return _schedule(forest, pieces, (collective, name, root), columns, pairs, tuple(ways))
 
 
-def _turned(into: _Rows, out: _Rows, held: Bool, chunks: int) -> tuple[Int64, Int64]:
+def _turned(into: _PieceRows, out: _PieceRows, held: Bool, chunks: int) -> tuple[Int64, Int64]:
     """What comes into a root, before all that then leaves it, of every chunk."""
     last = np.flatnonzero(into.before < 0)
     count = np.bincount(into.chunk[last], minlength=chunks)
@@ -153,7 +153,7 @@ def _turned(into: _Rows, out: _Rows, held: Bool, chunks: int) -> tuple[Int64, In
     return last[place], np.repeat(out.begin + first, many)
 
 
-def _rising(step: Int64, sides: list[tuple[_Branches, _Rows, bool]], edges: list[tuple[Int64, Int64]]) -> Int64:
+def _rising(step: Int64, sides: list[tuple[_Branches, _PieceRows, bool]], edges: list[tuple[Int64, Int64]]) -> Int64:
     """Steps of which every row's is above that of what it passes on."""
     for table, rows, up in sides:
         depth = table.depth[rows.branch]

@@ -54,7 +54,7 @@ def library_run(
     if schedule.rows > MOST_ROWS:
         raise ScheduleError(f"found {schedule.rows} moves, expected at most {MOST_ROWS}")
     own = np.arange(schedule.world_size) if ranks is None else np.asarray(ranks)
-    frame = _Frame(schedule, topology, own, model)
+    frame = _LibraryFrame(schedule, topology, own, model)
     best = LibraryRun(np.inf, "", "", 0)
     for protocol in PROTOCOLS.values():
         idle = 0
@@ -120,7 +120,7 @@ def library_best(
     return min(runs, key=lambda run: run.seconds, default=None)
 
 
-class _Frame:
+class _LibraryFrame:
     """What all protocols and channels of one schedule share."""
 
     def __init__(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.synthesis.arborescence import Ways
+from commsim.synthesis.arborescence import PricedWays
 from commsim.synthesis.forest import Tree, tree_of
 from commsim.synthesis.network import FlowNetwork
 from commsim.topology.kinds import Float64, Int64
@@ -65,7 +65,7 @@ class Side:
     def __init__(self, network: FlowNetwork, into: bool, need: Float64) -> None:
         self.into, self.need = into, need
         self.roots: list[int] = np.flatnonzero(need).tolist()
-        self.ways = Ways(network.reversed() if into else network)
+        self.ways = PricedWays(network.reversed() if into else network)
         # Numbers of acting vertices are those of the network: what copies and what adds may differ.
         acting = np.flatnonzero(network.copies | network.adds)
         self._number = np.concatenate([np.arange(network.n), network.n + np.searchsorted(acting, self.ways.acting)])

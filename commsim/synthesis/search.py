@@ -16,7 +16,7 @@ import numpy as np
 from commsim.collectives.schedule import split_evenly
 from commsim.collectives.semantics import NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
 from commsim.errors import ScheduleError
-from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten
 from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.laying import Laid, lay
@@ -57,7 +57,7 @@ _NOMINAL_PIECES = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Aim:
     """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if unequal."""
 
     network: FlowNetwork
@@ -93,7 +93,7 @@ class Question:
 class Synthesis:
     """A schedule and what it reaches; ``packed_s``: what the busiest link alone takes with its trees."""
 
-    question: Question
+    question: Aim
     limit: CollectiveLimit
     forest: Forest
     laid: Laid
@@ -116,10 +116,10 @@ class Synthesis:
         return self.forest.seconds_per_byte * self.question.size
 
 
-class Search:
+class TreeSearch:
     """The search for one question: its packing, and the quickest schedule so far."""
 
-    def __init__(self, question: Question, budget_s: float = 60.0, other: Search | None = None) -> None:
+    def __init__(self, question: Aim, budget_s: float = 60.0, other: TreeSearch | None = None) -> None:
         """``other``: a search for another size of the same, whose limit and trees are taken."""
         self.question, self.budget_s = question, budget_s
         self.started = time.monotonic()
@@ -190,11 +190,11 @@ class Search:
 
     def _whole(self, hop_s: Float64, count: int) -> Forest:
         forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
-        return _with_own(forest, self.question) if isinstance(self.packing[0], Exchange) else forest
+        return _with_own(forest, self.question) if isinstance(self.packing[0], PathPacking) else forest
 
     def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
         (p, _), q = self.packing, self.question
-        if isinstance(p, Exchange):
+        if isinstance(p, PathPacking):
             return _with_own(p.shorten(hop_s, q.size, weight, most), q)
         return flatten(p, hop_s, q.size, weight, most, self.started + self.budget_s)
 
@@ -232,7 +232,7 @@ class Search:
         return Synthesis(self.question, self.limit, forest, laid, count, seconds_of(laid, self.question.network))
 
 
-def laid_out(question: Question, forest: Forest, count: int, even: bool = False) -> Laid:
+def laid_out(question: Aim, forest: Forest, count: int, even: bool = False) -> Laid:
     """The schedule of a forest with ``count`` pieces of every block, message or array."""
     q, trees = question, forest.out or forest.into
     if q.collective in PAIRWISE:
@@ -253,25 +253,25 @@ def laid_out(question: Question, forest: Forest, count: int, even: bool = False)
     return lay(forest, pieces, q.collective, q.root if q.collective in ROOTED else 0)
 
 
-def _owner(tree: Tree, q: Question) -> int:
+def _owner(tree: Tree, q: Aim) -> int:
     """The rank whose block a tree carries."""
     if q.collective == "scatter":
         return tree.branches[-1].dst if tree.branches else q.root
     return tree.root
 
 
-def _packing_of(q: Question, level: float) -> Packing:
+def _packing_of(q: Aim, level: float) -> Packing:
     n = q.network.n
     none, one = np.zeros(n), np.eye(n)[q.root]
     even = np.array(q.block_bytes(), np.float64) / q.size
     if q.collective == "all_to_all":
-        return Exchange(q.network, np.full((n, n), 1 / n), level)
+        return PathPacking(q.network, np.full((n, n), 1 / n), level)
     if q.collective == "send_recv":
-        return Exchange(q.network, np.roll(np.eye(n), 1, axis=1), level)
+        return PathPacking(q.network, np.roll(np.eye(n), 1, axis=1), level)
     if q.collective == "gather":
-        return Exchange(q.network, np.outer(even, one), level)
+        return PathPacking(q.network, np.outer(even, one), level)
     if q.collective == "scatter":
-        return Exchange(q.network, np.outer(one, even), level)
+        return PathPacking(q.network, np.outer(one, even), level)
     if q.collective == "all_reduce":
         demand = Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True)
     else:
@@ -280,7 +280,7 @@ def _packing_of(q: Question, level: float) -> Packing:
     return Packing(q.network, demand, level)
 
 
-def _with_own(forest: Forest, q: Question) -> Forest:
+def _with_own(forest: Forest, q: Aim) -> Forest:
     """With an empty tree for the block that a root keeps (gather, scatter)."""
     if q.collective in PAIRWISE:
         return forest

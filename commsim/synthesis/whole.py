@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.packing import Packing
 from commsim.topology.kinds import Float64
@@ -32,7 +32,7 @@ def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) 
     groups: dict[Hashable, list[int]] = {}
     far = np.array([tree.farthest_s(hop_s) for tree in p.trees])
     for k, tree in enumerate(p.trees):
-        groups.setdefault(ends_of(tree) if isinstance(p, Exchange) else tree.root, []).append(k)
+        groups.setdefault(ends_of(tree) if isinstance(p, PathPacking) else tree.root, []).append(k)
     share = np.pad(p.y, (0, len(p.trees) - p.y.size))
     choices = {key: _promising(own, far, share) for key, own in groups.items()}
     need = {key: _share(p, key) / count for key in choices}
@@ -75,7 +75,7 @@ def _promising(own: list[int], far: Float64, share: Float64) -> list[int]:
 
 
 def _share(p: Packing, key: Hashable) -> float:
-    if isinstance(p, Exchange):
+    if isinstance(p, PathPacking):
         assert isinstance(key, tuple)
         return float(p.share[key])
     assert isinstance(key, int)
