@@ -302,7 +302,7 @@ extern "C" __global__ void hold(long long ns, float4* data, long long count, int
 
 def beside() -> Iterator[Row]:
     """Compute beside a kernel that holds SMs: what a collective takes from it."""
-    import cupy
+    import cupy  # type: ignore[import-not-found]
 
     hold = cupy.RawKernel(HOLD, "hold")
     hold.max_dynamic_shared_size_bytes = 200 << 10
