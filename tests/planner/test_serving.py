@@ -146,3 +146,11 @@ def test_in_python_the_answer_is_an_object(tmp_path: Path) -> None:
 def test_a_plan_is_no_scenario_and_says_which_command_takes_it(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="found a plan, expected a scenario; commsim plan FILE takes it"):
         cs.run(_file(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "scenarios" / "serve").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_shipped_plans_load(path: Path) -> None:
+    question, document = read_serving(path)
+    assert machines_of(question.serve, document, path.parent)
