@@ -13,7 +13,10 @@ COMMANDS = {
     "run": ("run:run", "Predict the time of the collectives in a scenario, and compare with measured curves."),
     "cost": ("cost:app", "Say what one call of a collective costs, and write the table for other programs."),
     "explain": ("explain:explain", "Say what bounds a run, and simulate what each single change would give."),
-    "synthesize": ("synthesize:synthesize", "Find the limit of a collective on a machine, and a schedule that reaches it."),
+    "synthesize": (
+        "synthesize:synthesize",
+        "Find the limit of a collective on a machine, and a schedule that reaches it.",
+    ),
     "measure": ("measure:measure", "Run the collectives of a scenario on real ranks."),
     "gpu": ("gpu:gpu", "Measure the GPUs here: curve, choices, rates, steps, calibration and a report."),
     "rates": ("rates:rates", "Measure matrix products, attention, memory copies and launches of one device."),

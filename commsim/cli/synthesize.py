@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from commsim.cli.options import Memory, OnlyJson, spread
+from commsim.cli.pictures import form_of, write_picture
 from commsim.cli.say import print_json, terminal_bar
 from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
 from commsim.errors import CommsimError, InfeasibleError, ScheduleError
+from commsim.units import GIB
 
 if TYPE_CHECKING:
     from commsim.report.synthesis import Beside
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from commsim.synthesis.search import Synthesis
     from commsim.topology.graph import Topology
 
-_LARGE, _SMALL = 2**30, 2**13
+_LARGE, _SMALL = round(GIB), 8 << 10
 _ELEMENT = 4
 """Bytes of an element where the size has whole ones; else bytes are cut."""
 _MOST_RANKS = 1024
@@ -52,14 +55,33 @@ class Asked:
     budget: Annotated[float, typer.Option("--budget", min=0.1, help="Seconds to search for.")] = 60.0
 
 
-@dataclass(frozen=True)
-class Place:
-    """The network in question, and the machine if it is one."""
+@dataclass(frozen=True, eq=False)
+class AskedNetwork:
+    """What is asked of: the machine, or the network of a file. The machine's network is made when it is needed."""
 
-    network: FlowNetwork
+    given: FlowNetwork | None
     topology: Topology | None
     collective: str
     ranks: list[int] | None
+    in_network: bool
+
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        if self.given is not None:
+            return self.given.n
+        assert self.topology is not None
+        return self.topology.world_size if self.ranks is None else len(self.ranks)
+
+    @cached_property
+    def network(self) -> FlowNetwork:
+        """The network of the ranks."""
+        if self.given is not None:
+            return self.given
+        from commsim.synthesis.machine import machine_network
+
+        assert self.topology is not None
+        return machine_network(self.topology, self.ranks, in_network=self.in_network)
 
 
 @spread
@@ -73,32 +95,40 @@ def synthesize(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Schedule to write: FILE.json, .xml (MSCCL) or .goal.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Picture of time over the limit by size: FILE.png or FILE.svg.")
+    ] = None,
     memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
-    """Find the limit of a collective on a machine and a schedule that reaches it, proven, with NCCL's time beside it."""
+    """Find the limit of a collective on a machine and a proven schedule that reaches it, with NCCL's time beside it."""
     del memory
     from commsim.report.synthesis import table, text, to_dict
     from commsim.synthesis.front import SIZES, front
-    from commsim.synthesis.search import Question, Search
+    from commsim.synthesis.search import Aim, TreeSearch
     from commsim.units import parse_bytes
 
     if asked.aim not in {"latency", "bandwidth", "both"}:
         raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
     if out is not None and out.suffix.lower() not in {".json", ".xml", ".goal"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .json, .xml or .goal")
+    if plot is not None:
+        form_of(plot)
     place = _place(machine, asked, changes)
     size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
-    if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
+    reason, beside_trees = "", None
+    if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
-        if plan is not None and (plan.ratio <= GOOD or place.network.n > _MOST_RANKS):
+        if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
             show_plan(plan, out, json_output)
             return
-    if place.network.n > _MOST_RANKS:
-        raise InfeasibleError(
-            f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees among"
-        )
-    question = Question(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
+        if isinstance(plan, str):
+            reason = f"; no plan by levels: {plan}"
+        else:
+            beside_trees = plan
+    if place.n > _MOST_RANKS:
+        raise InfeasibleError(f"found {place.n} ranks, expected at most {_MOST_RANKS} to look for trees{reason}")
+    question = Aim(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
     with terminal_bar(json_output) as bar:
         task = bar.add_task("looking for trees", total=None) if bar else None
@@ -110,7 +140,10 @@ def synthesize(
         if many:
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
         else:
-            found = [Search(question, asked.budget).run(told)]
+            found = [TreeSearch(question, asked.budget).run(told)]
+    if beside_trees is not None and not many and beside_trees.seconds < found[0].seconds:
+        show_plan(beside_trees, out, json_output)
+        return
     for one in found:
         prove(one)
     beside = [_beside(one, place) for one in found]
@@ -126,12 +159,16 @@ def synthesize(
             typer.echo("\n" + table(list(zip(found, beside, strict=True))))
     if out is not None:
         _write(out, best)
+    if plot is not None:
+        from commsim.report.synthesis_plot import plot_front
+
+        write_picture(plot, plot_front(list(zip(found, beside, strict=True))))
+        typer.echo(f"wrote {plot}", err=True)
 
 
-def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
+def _place(machine: str, asked: Asked, changes: MachineChanges) -> AskedNetwork:
     from commsim.document.reading import read_documents
     from commsim.errors import TopologyError
-    from commsim.synthesis.machine import machine_network
     from commsim.synthesis.network_file import is_network, load_network
     from commsim.topology.presets import preset_names
 
@@ -144,15 +181,14 @@ def _place(machine: str, asked: Asked, changes: MachineChanges) -> Place:
             network = load_network(path)
             if changes != MachineChanges():
                 raise CommsimError(f"{machine}: a network is all there is of it, found options that change a machine")
-            return Place(_part(network, ranks), None, collective or "all_reduce", ranks)
+            return AskedNetwork(_part(network, ranks), None, collective or "all_reduce", ranks, asked.in_network)
         if isinstance(document.data, dict) and "workload" in document.data:
             topology, collective = _of_scenario(path, collective)
     elif machine not in preset_names() and (scenario := _shipped(machine)) is not None:
         topology, collective = _of_scenario(scenario, collective)
     if topology is None:
         topology = load_machine(machine, changes)
-    network = machine_network(topology, ranks, in_network=asked.in_network)
-    return Place(network, topology, collective or "all_reduce", ranks)
+    return AskedNetwork(None, topology, collective or "all_reduce", ranks, asked.in_network)
 
 
 def _shipped(name: str) -> Path | None:
@@ -171,7 +207,7 @@ def _of_scenario(path: Path, collective: str | None) -> tuple[Topology, str | No
     from commsim.scenario.run import prepare
 
     scenario = load_scenarios(path)[0]
-    own = next((str(work.collective) for work in scenario.workload if getattr(work, "collective", None)), None)
+    own = next((str(getattr(work, "collective")) for work in scenario.workload if hasattr(work, "collective")), None)  # noqa: B009
     return prepare(scenario).topology, collective or own
 
 
@@ -224,7 +260,7 @@ def _by_block(one: Synthesis) -> dict[Any, list[int]]:
     return blocks
 
 
-def _beside(one: Synthesis, place: Place) -> Beside:
+def _beside(one: Synthesis, place: AskedNetwork) -> Beside:
     """NCCL's own time for the size on the whole machine, where its model has one."""
     from commsim.report.synthesis import Beside
 

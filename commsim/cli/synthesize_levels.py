@@ -22,8 +22,8 @@ _PROVEN_ROWS = 2_000_000
 """Rows up to which the whole schedule is proven; a larger one in the plan of fewest pieces."""
 
 
-def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: float, quiet: bool) -> LevelPlan | None:
-    """The best plan by levels, None where the machine has none."""
+def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: float, quiet: bool) -> LevelPlan | str:
+    """The best plan by levels, or why the machine has none."""
     from commsim.synthesis.level_search import plan_by_levels
 
     with terminal_bar(quiet) as bar:
@@ -35,8 +35,8 @@ def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: f
 
         try:
             return plan_by_levels(topology, collective, nbytes, budget_s=budget_s, track=told)
-        except InfeasibleError:
-            return None
+        except InfeasibleError as error:
+            return str(error)
 
 
 def show_plan(plan: LevelPlan, out: Path | None, json_output: bool) -> None:

@@ -15,14 +15,14 @@ from commsim.units import format_bytes, format_time, microseconds
 
 @dataclass(frozen=True)
 class Beside:
-    """What else is known of a size: NCCL's own time on the machine and its choice, and the time as it would run ours."""
+    """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours."""
 
     nccl_s: float | None = None
     choice: str = ""
     library: LibraryRun | None = None
 
 
-def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:  # noqa: B008  # frozen
+def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
     """The figures of one schedule; times in microseconds."""
     s, q = one.laid.schedule, one.question
     document: dict[str, Any] = {
@@ -60,7 +60,7 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:  # noq
     return document
 
 
-def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> str:  # noqa: B008  # frozen
+def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> str:
     """Some lines on one schedule."""
     q, s = one.question, one.laid.schedule
     lines = [

@@ -1,7 +1,7 @@
 """Trees under prices of links: shortest ways between endpoints, Edmonds' cheapest arborescences, and flat trees.
 
-A price is what a byte costs on an edge. Endpoints are the ranks, and after them the switches that copy. Ways between two
-endpoints lead over other vertices only: an endpoint that passes bytes on is a vertex of the tree.
+A price is what a byte costs on an edge. Endpoints are the ranks, and after them the switches that copy. Ways between
+two endpoints lead over other vertices only: an endpoint that passes bytes on is a vertex of the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from commsim.topology.kinds import Bool, Float64, Int64
 def _ways(
     graph: tuple[Int64, Int64, Int64], price: Float64, late: Float64, ends: Int64, is_end: Bool
 ) -> tuple[Float64, Float64, Int64]:
-    """Price of the cheapest way between endpoints and seconds on it, (m, m), and by which edge each vertex is reached."""
+    """Price of the cheapest way between endpoints, seconds on it, (m, m), and by which edge vertices are reached."""
     ptr, edge, head = graph
     m, vertices = ends.size, ptr.size - 1
     cost, seconds = np.full((m, m), np.inf), np.full((m, m), np.inf)
@@ -136,12 +136,13 @@ def _arborescence(cost: Float64, root: int) -> Int64:
             if w >= 0:
                 below[heads[level][w, v]] = tails[level][w, v]
         parent = below
-    return parent[:size]
+    out: Int64 = parent[:size]
+    return out
 
 
 @compiled
 def _flat(cost: Float64, late: Float64, root: int) -> Int64:
-    """The parent of every vertex where each is joined, in turn, where its price and its distance from the root are least."""
+    """The parent of every vertex where each is joined, in turn, where price and distance from the root are least."""
     m = cost.shape[0]
     parent = np.full(m, -1, np.int64)
     key, arrival = np.full(m, np.inf), np.zeros(m)
@@ -162,7 +163,7 @@ def _flat(cost: Float64, late: Float64, root: int) -> Int64:
     return parent
 
 
-class Ways:
+class PricedWays:
     """A network under prices: the cheapest way between endpoints, and trees over such ways."""
 
     def __init__(self, network: FlowNetwork) -> None:

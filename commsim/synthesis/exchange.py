@@ -1,8 +1,8 @@
 """Paths packed into a network: what pairs of ranks send each other (all_to_all, gather, scatter, send_recv).
 
 The same linear program as that of trees, with a path for a tree and a pair for a root. Prices of edges and seconds over
-them add up along a path alike, so that cheapest paths answer both: how little the busiest edge carries, and how short ways
-are at that level.
+them add up along a path alike, so that cheapest paths answer both: how little the busiest edge carries, and how short
+ways are at that level.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from commsim.synthesis.arborescence import Ways
+from commsim.synthesis.arborescence import PricedWays
 from commsim.synthesis.flat import EVEN
 from commsim.synthesis.forest import Branch, Forest, Tree
 from commsim.synthesis.network import FlowNetwork
@@ -24,7 +24,7 @@ _NOTHING = 1e-7
 """Of the largest share: one below which a path is left out."""
 
 
-class Exchange(Packing):
+class PathPacking(Packing):
     """Paths of pairs and their shares; ``share`` (n, n): of the array from each rank to each other."""
 
     def __init__(self, network: FlowNetwork, share: Float64, least: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class Exchange(Packing):
         self.pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(self.share > 0)]
         self._number = {pair: k for k, pair in enumerate(self.pairs)}
         # Paths may lead over ranks; what copies only passes on here.
-        self._ways = Ways(network)
+        self._ways = PricedWays(network)
         self.sure = True
 
     @property
@@ -59,7 +59,7 @@ class Exchange(Packing):
             for (a, b), tree in zip(self.pairs, trees, strict=True):
                 np.add.at(load, tree.edges, float(self.share[a, b]))
         self.bound = max(self.bound, total / float(price @ self.rate))
-        return any([self.add(tree) for tree in trees])
+        return sum(self.add(tree) for tree in trees) > 0
 
     def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:
         del level
@@ -85,7 +85,7 @@ class Exchange(Packing):
             )
             cost = weight * share_of * np.array(far)
             price = self.program(cost, **at)
-            if not any([self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]]):
+            if not sum(self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]):
                 break
         kept = np.flatnonzero(self.y > _NOTHING * float(self.y.max()))
         return Forest(self.network, self.y[kept], out=tuple(self.trees[k] for k in kept.tolist()))
@@ -99,7 +99,7 @@ def ends_of(tree: Tree) -> tuple[int, int]:
 class Paths:
     """Cheapest paths between all ranks under prices, over other ranks too."""
 
-    def __init__(self, ways: Ways, price: Float64) -> None:
+    def __init__(self, ways: PricedWays, price: Float64) -> None:
         self._ways = ways
         ways.set(price)
         n = ways.network.n

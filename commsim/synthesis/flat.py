@@ -1,8 +1,8 @@
 """Flat trees: the shares of a packing chosen anew, so that short ways are taken where the level allows it.
 
-The linear program of the packing with the seconds to the farthest end of each tree in its objective. New trees are grown
-under its prices from the root on, each rank joined where price and distance from the root together are least; this is a
-heuristic, as a cheapest tree of least depth is hard to find.
+The linear program of the packing with the seconds to the farthest end of each tree in its objective. New trees are
+grown under its prices from the root on, each rank joined where price and distance from the root together are least;
+this is a heuristic, as a cheapest tree of least depth is hard to find.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def flatten(
     most: float | None = None,
     until: float = np.inf,
 ) -> Forest:
-    """The forest of least seconds: those that the busiest edge is busy, and ``weight`` times those to the farthest ends.
+    """The forest of least seconds: those of the busiest edge, and ``weight`` times those to the farthest ends.
 
     ``hop_s`` (E,): seconds over each edge. With ``most`` (a level) only the ways count, at no more than this level.
     ``until``: on the clock of `time.monotonic`, when no more trees are looked for.

@@ -22,7 +22,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Tree:
-    """A way from its root to every rank, branches from the root on; ``into``: the same turned round, so bytes go to the root.
+    """A way from its root to every rank, branches from the root on; ``into``: turned round, so bytes go to the root.
 
     Endpoints are ranks, and from their number on the vertices of the network that copy or add, in order.
     """
@@ -87,8 +87,8 @@ def tree_of(parent: Int64, root: int, ways: dict[int, tuple[int, ...]], into: bo
 class Forest:
     """Trees that carry shares of the array: ``out`` of roots, or ``into`` them, or both: what came in then goes out.
 
-    ``share`` (trees,) is of whichever there are; of both, piece k comes over ``into[k]`` and goes over ``out[k]``, which
-    have the same root.
+    ``share`` (trees,) is of whichever there are; of both, piece k comes over ``into[k]`` and goes over ``out[k]``,
+    which have the same root.
     """
 
     network: FlowNetwork

@@ -6,25 +6,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from commsim.synthesis.search import Question, Search, Synthesis
+from commsim.synthesis.search import Aim, Synthesis, TreeSearch
 
 SIZES = tuple(1 << k for k in range(10, 31, 2))
 """1 KiB to 1 GiB."""
 
 
 def front(
-    question: Question,
+    question: Aim,
     sizes: Sequence[int] = SIZES,
     budget_s: float = 60.0,
     track: Callable[[Synthesis], None] | None = None,
 ) -> list[Synthesis]:
     """The quickest schedule of every size; all sizes share their trees, and the budget evenly."""
     started = time.monotonic()
-    first: Search | None = None
+    first: TreeSearch | None = None
     out: list[Synthesis] = []
     for k, size in enumerate(sizes):
         left = max(0.0, budget_s - (time.monotonic() - started)) / (len(sizes) - k)
-        search = Search(replace(question, nbytes=size), left if first is not None else budget_s / 2, first)
+        search = TreeSearch(replace(question, nbytes=size), left if first is not None else budget_s / 2, first)
         first = first or search
         out.append(search.run())
         if track is not None:

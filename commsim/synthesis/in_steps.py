@@ -1,8 +1,8 @@
 """Links that serve in the order of steps: of the messages that wait for one, the one of the earliest step goes first.
 
-As in the event engine a message cuts through, and holds a link until its last byte has left it. There links are FIFO: what
-came first goes first, and a piece that is passed on waits behind all that its rank has to send of its own, so that links
-further on fall idle. A schedule says in which order its rows should go, and here they do.
+As in the event engine a message cuts through, and holds a link until its last byte has left it. There links are FIFO:
+what came first goes first, and a piece that is passed on waits behind all that its rank has to send of its own, so that
+links further on fall idle. A schedule says in which order its rows should go, and here they do.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A forest and pieces laid out as a schedule: every piece goes over its tree, branch after branch.
 
 A row is one piece over one branch. Its step is when it would go if all trees flowed evenly, side by side, less what is
-still before it: so that where links take what is waiting in the order of steps, old pieces go before young ones, and of one
-age those with the longest way first. That order is what lets the links be busy from the beginning to the end.
+still before it: so that where links take what is waiting in the order of steps, old pieces go before young ones, and of
+one age those with the longest way first. That order is what lets the links be busy from the beginning to the end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class _Branches:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _PieceRows:
     """Pieces over branches: row numbers from ``begin`` on, chunk by chunk."""
 
     branch: Int64
@@ -61,8 +62,8 @@ class _Rows:
 
 
 def _branches(trees: tuple[Tree, ...], ways: dict[tuple[int, ...], int], hop_s: Float64, then_s: Float64) -> _Branches:
-    src, dst, way, above, depth, late = [], [], [], [], [], []
-    first = [0]
+    src, dst, way, above, depth = (list[int]() for _ in range(5))
+    late, first = list[float](), [0]
     for tree, then in zip(trees, then_s.tolist(), strict=True):
         own = [float(hop_s[list(branch.way)].sum()) for branch in tree.branches]
         rest = [0.0] * len(own)
@@ -81,11 +82,11 @@ def _branches(trees: tuple[Tree, ...], ways: dict[tuple[int, ...], int], hop_s: 
         depth += tree.depths
         late += rest
         first.append(len(src))
-    whole = (np.array(column, np.int64) for column in (src, dst, way, above, depth))
-    return _Branches(*whole, np.array(late), np.array(first, np.int64))
+    a, b, c, d, e = (np.array(column, np.int64) for column in (src, dst, way, above, depth))
+    return _Branches(a, b, c, d, e, np.array(late, np.float64), np.array(first, np.int64))
 
 
-def _rows(table: _Branches, pieces: Pieces, begin: int) -> _Rows:
+def _rows(table: _Branches, pieces: Pieces, begin: int) -> _PieceRows:
     count = np.diff(table.first)[pieces.tree]
     chunk = np.repeat(np.arange(pieces.tree.size), count)
     start = np.cumsum(count) - count
@@ -93,7 +94,7 @@ def _rows(table: _Branches, pieces: Pieces, begin: int) -> _Rows:
     base = table.first[pieces.tree][chunk]
     above = table.above[place + base]
     before = np.where(above >= 0, begin + start[chunk] + above - base, -1)
-    return _Rows(place + base, chunk, before, begin)
+    return _PieceRows(place + base, chunk, before, begin)
 
 
 def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = "synthesized") -> Laid:
@@ -109,7 +110,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
     then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out else zero
     into = _branches(forest.into, ways, hop_s, then_s) if forest.into else None
-    sides: list[tuple[_Branches, _Rows, bool]] = []
+    sides: list[tuple[_Branches, _PieceRows, bool]] = []
     edges: list[tuple[Int64, Int64]] = []
     if into is not None:
         rows = _rows(into, pieces, 0)
@@ -140,7 +141,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     return _schedule(forest, pieces, (collective, name, root), columns, pairs, tuple(ways))
 
 
-def _turned(into: _Rows, out: _Rows, held: Bool, chunks: int) -> tuple[Int64, Int64]:
+def _turned(into: _PieceRows, out: _PieceRows, held: Bool, chunks: int) -> tuple[Int64, Int64]:
     """What comes into a root, before all that then leaves it, of every chunk."""
     last = np.flatnonzero(into.before < 0)
     count = np.bincount(into.chunk[last], minlength=chunks)
@@ -152,7 +153,7 @@ def _turned(into: _Rows, out: _Rows, held: Bool, chunks: int) -> tuple[Int64, In
     return last[place], np.repeat(out.begin + first, many)
 
 
-def _rising(step: Int64, sides: list[tuple[_Branches, _Rows, bool]], edges: list[tuple[Int64, Int64]]) -> Int64:
+def _rising(step: Int64, sides: list[tuple[_Branches, _PieceRows, bool]], edges: list[tuple[Int64, Int64]]) -> Int64:
     """Steps of which every row's is above that of what it passes on."""
     for table, rows, up in sides:
         depth = table.depth[rows.branch]
@@ -193,22 +194,17 @@ def _schedule(
     buffers = (np.where(c[end] < network.n, Buffer.OUTPUT, Buffer.SCRATCH) for end in ("src", "dst"))
     src_buffer, dst_buffer = buffers
     collective, name, root = named
+    given: dict[str, Any] = {name: c[name] for name in ("op", "src", "dst", "step")}
+    given |= {"src_buffer": src_buffer, "dst_buffer": dst_buffer, "src_chunk": c["chunk"], "dst_chunk": c["chunk"]}
     schedule = Schedule(
         collective=collective,
         algorithm=name,
         world_size=network.n,
         endpoints=endpoints,
-        op=c["op"],
-        src=c["src"],
-        dst=c["dst"],
-        src_buffer=src_buffer,
-        src_chunk=c["chunk"],
-        dst_buffer=dst_buffer,
-        dst_chunk=c["chunk"],
-        step=c["step"],
-        channel=np.zeros(order.size, np.int64),
         chunk_bytes=pieces.nbytes,
         root=root,
         known_dependencies=dependencies,
+        channel=np.zeros(order.size, np.int32),
+        **given,
     )
     return Laid(schedule, c["way"], ways)

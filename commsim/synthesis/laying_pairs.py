@@ -1,4 +1,4 @@
-"""Paths and pieces laid out as a schedule of what pairs of ranks send each other: out of INPUT, into OUTPUT, over SCRATCH."""
+"""Paths laid out as a schedule of what pairs of ranks send each other: out of INPUT, into OUTPUT, over SCRATCH."""
 
 from __future__ import annotations
 

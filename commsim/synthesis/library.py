@@ -1,8 +1,8 @@
 """A schedule as a library's kernels would run it: NCCL's protocols, hops, thread blocks and rates.
 
 As MSCCL's interpreter does: a thread block for every connection and channel copies at its rate; a piece costs a hop of
-the protocol, inside a node or between nodes, and its bytes with the flags of LL and LL128; links reach the share of their
-rate that they do under NCCL. What is measured of a pipeline inside a chunk is not in it: a piece is one message.
+the protocol, inside a node or between nodes, and its bytes with the flags of LL and LL128; links reach the share of
+their rate that they do under NCCL. What is measured of a pipeline inside a chunk is not in it: a piece is one message.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ class LibraryRun:
     pieces: int = 0
 
 
-def library_run(schedule: Schedule, topology: Topology, model: Predictor, ranks: Sequence[int] | None = None) -> LibraryRun:
+def library_run(
+    schedule: Schedule, topology: Topology, model: Predictor, ranks: Sequence[int] | None = None
+) -> LibraryRun:
     """The quickest way to run the schedule; ScheduleError where switches act or it has too many moves."""
     if schedule.endpoints > schedule.world_size:
         raise ScheduleError(f"{schedule.algorithm} {schedule.collective}: no kernel has switches copy or add")
     if schedule.rows > MOST_ROWS:
         raise ScheduleError(f"found {schedule.rows} moves, expected at most {MOST_ROWS}")
     own = np.arange(schedule.world_size) if ranks is None else np.asarray(ranks)
-    frame = _Frame(schedule, topology, own, model)
+    frame = _LibraryFrame(schedule, topology, own, model)
     best = LibraryRun(np.inf, "", "", 0)
     for protocol in PROTOCOLS.values():
         idle = 0
@@ -118,10 +120,12 @@ def library_best(
     return min(runs, key=lambda run: run.seconds, default=None)
 
 
-class _Frame:
+class _LibraryFrame:
     """What all protocols and channels of one schedule share."""
 
-    def __init__(self, schedule: Schedule, topology: Topology, ranks: npt.NDArray[np.integer], model: Predictor) -> None:
+    def __init__(
+        self, schedule: Schedule, topology: Topology, ranks: npt.NDArray[np.integer], model: Predictor
+    ) -> None:
         self.schedule, self.topology, self.model = schedule, topology, model
         s, t = schedule, topology
         self._pair, self._of_row = np.unique(s.src.astype(np.int64) * s.endpoints + s.dst, return_inverse=True)
@@ -153,7 +157,10 @@ class _Frame:
             route_ptr=pointers([way.size for way in ways]),
             route_link=np.concatenate(ways).astype(np.int32),
             link_bandwidth=np.concatenate(
-                [_reached(t, model, protocol), np.full(used.size, parameters.block_rate.of(name) * protocol.wire_factor)]
+                [
+                    _reached(t, model, protocol),
+                    np.full(used.size, parameters.block_rate.of(name) * protocol.wire_factor),
+                ]
             ),
             link_latency=np.zeros(first + used.size),
         )

@@ -28,18 +28,18 @@ _Vertex = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]
 _Flag = Annotated[bool, Field(strict=True)]
 
 
-class _Block(BaseModel):
+class _NetworkBlock(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SwitchSpec(_Block):
+class SwitchSpec(_NetworkBlock):
     """What a switch does beside passing bytes on."""
 
     copies: _Flag = Field(default=False, description="it sends what it takes in over several links (multicast)")
     adds: _Flag = Field(default=False, description="it adds what comes over several links (reduction)")
 
 
-class NetworkLinkSpec(_Block):
+class NetworkLinkSpec(_NetworkBlock):
     """A link between two vertices, both ways unless it is `one_way` from the first to the second."""
 
     ends: tuple[_Vertex, _Vertex] = Field(description="two vertices")
@@ -49,7 +49,7 @@ class NetworkLinkSpec(_Block):
     one_way: _Flag = Field(default=False, description="from the first end to the second only")
 
 
-class NetworkFile(_Block):
+class NetworkFile(_NetworkBlock):
     """A network file: ranks, switches, and all links."""
 
     name: Annotated[str, Field(strict=True, min_length=1, max_length=64)] | None = Field(

@@ -1,11 +1,11 @@
 """Trees packed into a network up to what its links can carry: column generation over arborescences.
 
 The linear program: the least L such that the trees of every root carry its block, and no edge e carries more than
-L * capacity(e). Its columns, the trees, are far too many to list. So a few are kept; the duals of the program over these
-are prices of edges, under which Edmonds' cheapest arborescences are the trees that are missing. Any prices p also bound
-what a packing needs from below, by sum over roots of block * cheapest tree / sum of p(e) * capacity(e), so the distance to
-the optimum is known throughout. The optimum is the cut bound where vertices pass on what they take in (Edmonds 1973;
-ForestColl, arXiv 2402.06787).
+L * capacity(e). Its columns, the trees, are far too many to list. So a few are kept; the duals of the program over
+these are prices of edges, under which Edmonds' cheapest arborescences are the trees that are missing. Any prices p also
+bound what a packing needs from below, by sum over roots of block * cheapest tree / sum of p(e) * capacity(e), so the
+distance to the optimum is known throughout. The optimum is the cut bound where vertices pass on what they take in
+(Edmonds 1973; ForestColl, arXiv 2402.06787).
 
 The first prices are those of multiplicative weights (Garg & Koenemann 1998), which find most trees quickly.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from commsim.errors import InfeasibleError
-from commsim.synthesis.arborescence import Ways
+from commsim.synthesis.arborescence import PricedWays
 from commsim.synthesis.forest import Tree, tree_of
 from commsim.synthesis.network import FlowNetwork
 from commsim.topology.kinds import Float64, Int64
@@ -35,7 +35,7 @@ _TREES = 200
 _VARIED, _NEAR = 24, 0.3
 """Trees more for each program, where roots are few, and how far prices are moved for them, as a power of e."""
 _STEEPNESS = 8.0
-"""How much dearer the busiest edge is than an idle one, as a power of e, when these rounds begin; twice as much at the end."""
+"""How much dearer the busiest edge is than an idle one, as a power of e, when these rounds begin; later still more."""
 _FLAT = 1e-6
 """Of the mean price of a way: what a branch that does not start at the root costs more, so that of equal trees the
 flattest is taken."""
@@ -65,7 +65,7 @@ class Side:
     def __init__(self, network: FlowNetwork, into: bool, need: Float64) -> None:
         self.into, self.need = into, need
         self.roots: list[int] = np.flatnonzero(need).tolist()
-        self.ways = Ways(network.reversed() if into else network)
+        self.ways = PricedWays(network.reversed() if into else network)
         # Numbers of acting vertices are those of the network: what copies and what adds may differ.
         acting = np.flatnonzero(network.copies | network.adds)
         self._number = np.concatenate([np.arange(network.n), network.n + np.searchsorted(acting, self.ways.acting)])
@@ -169,8 +169,8 @@ class Packing:
         """Solves the program over the columns; the prices of edges, (E,).
 
         It minimises ``weight`` * L, and ``cost`` (trees,) of shares beside it, at a level of ``most`` at the utmost.
-        ``even``: what an edge costs more for each part of that level by which it is above some thresholds, so that edges
-        that need not be full are not.
+        ``even``: what an edge costs more for each part of that level by which it is above some thresholds, so that
+        edges that need not be full are not.
         """
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
@@ -179,9 +179,8 @@ class Packing:
         edges = np.concatenate([tree.edges for tree in self.trees])
         column = np.repeat(np.arange(count), [tree.edges.size for tree in self.trees])
         bends = _BENDS if even and most is not None else ()
-        level = count + (
-            n if self.demand.free else 0
-        )  # the column of L, after trees and shares of roots where they are free
+        # The column of L stands after those of trees, and of shares of roots where they are free.
+        level = count + (n if self.demand.free else 0)
         width = level + 1 + E * len(bends)
         e = np.arange(E)
         row, at, value, right = (
@@ -209,7 +208,7 @@ class Packing:
         if answer.status != 0:
             raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")
         self.y, self.level = answer.x[:count], float(answer.x[level])
-        return np.maximum(-answer.ineqlin.marginals, 0.0).reshape(-1, E).sum(axis=0)
+        return np.asarray(np.maximum(-answer.ineqlin.marginals, 0.0).reshape(-1, E).sum(axis=0), np.float64)
 
     def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:
         """What the trees of each root must carry together: rows of the program, and their right sides."""
@@ -227,7 +226,7 @@ class Packing:
         ends = (np.concatenate(place), np.concatenate(at))
         equal = coo_array((np.concatenate(entry), ends), shape=(need.size, width)).tocsr()
         kept = np.flatnonzero(np.diff(equal.indptr) > 0)
-        return equal[kept], need[kept]
+        return equal[kept], np.asarray(need[kept], np.float64)
 
     def solve(
         self, gap: float = GAP, budget_s: float = np.inf, track: Callable[[float, float], None] | None = None

@@ -1,4 +1,4 @@
-"""A schedule for one collective, one network and one size: trees between least load and least depth, in pieces, by simulation.
+"""A schedule for one collective, network and size: trees between least load and least depth, in pieces, by simulation.
 
 Large arrays want the packing that loads the busiest link least, small ones the shortest ways; between them what the
 simulation says. So some forests are made, from one end to the other, each is cut into more and more pieces as long
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import PAIRWISE, ROOTED
+from commsim.collectives.semantics import NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
 from commsim.errors import ScheduleError
-from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten
 from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.laying import Laid, lay
@@ -29,26 +29,16 @@ from commsim.synthesis.timing import seconds_of
 from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send_recv",
-)
+COLLECTIVES = NCCL_TESTS
 """What can be synthesized."""
 
-WHOLE_ARRAY = frozenset({"all_reduce", "broadcast", "reduce"})
+WHOLE_ARRAY = WHOLE - PAIRWISE
 """Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
 MOST_ROWS = 600_000
 """Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
 _MOST_PIECES = 1 << 14
-_ENOUGH = 2e-3
+_ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
 """Share that a schedule of more pieces must gain."""
@@ -67,8 +57,8 @@ _NOMINAL_PIECES = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if not equal."""
+class Aim:
+    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if unequal."""
 
     network: FlowNetwork
     collective: str
@@ -103,7 +93,7 @@ class Question:
 class Synthesis:
     """A schedule and what it reaches; ``packed_s``: what the busiest link alone takes with its trees."""
 
-    question: Question
+    question: Aim
     limit: CollectiveLimit
     forest: Forest
     laid: Laid
@@ -126,10 +116,10 @@ class Synthesis:
         return self.forest.seconds_per_byte * self.question.size
 
 
-class Search:
+class TreeSearch:
     """The search for one question: its packing, and the quickest schedule so far."""
 
-    def __init__(self, question: Question, budget_s: float = 60.0, other: Search | None = None) -> None:
+    def __init__(self, question: Aim, budget_s: float = 60.0, other: TreeSearch | None = None) -> None:
         """``other``: a search for another size of the same, whose limit and trees are taken."""
         self.question, self.budget_s = question, budget_s
         self.started = time.monotonic()
@@ -200,11 +190,11 @@ class Search:
 
     def _whole(self, hop_s: Float64, count: int) -> Forest:
         forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
-        return _with_own(forest, self.question) if isinstance(self.packing[0], Exchange) else forest
+        return _with_own(forest, self.question) if isinstance(self.packing[0], PathPacking) else forest
 
     def _shortened(self, hop_s: Float64, weight: float, most: float | None) -> Forest:
         (p, _), q = self.packing, self.question
-        if isinstance(p, Exchange):
+        if isinstance(p, PathPacking):
             return _with_own(p.shorten(hop_s, q.size, weight, most), q)
         return flatten(p, hop_s, q.size, weight, most, self.started + self.budget_s)
 
@@ -215,7 +205,7 @@ class Search:
         finest = bytes_s / (_FINEST * (bytes_s + late_s))
         if q.collective in WHOLE_ARRAY:
             finest *= max(len(forest.share), q.network.n)
-        most = max(1, min(self.most_pieces, MOST_ROWS // _rows_of(forest, q.collective), q.size, int(finest)))
+        most = max(1, min(self.most_pieces, MOST_ROWS // rows_per_piece(forest, q.collective), q.size, int(finest)))
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
@@ -242,10 +232,10 @@ class Search:
         return Synthesis(self.question, self.limit, forest, laid, count, seconds_of(laid, self.question.network))
 
 
-def laid_out(question: Question, forest: Forest, count: int, even: bool = False) -> Laid:
+def laid_out(question: Aim, forest: Forest, count: int, even: bool = False) -> Laid:
     """The schedule of a forest with ``count`` pieces of every block, message or array."""
     q, trees = question, forest.out or forest.into
-    if q.collective in {"all_to_all", "send_recv"}:
+    if q.collective in PAIRWISE:
         groups: dict[tuple[int, int], list[int]] = {}
         for k, tree in enumerate(trees):
             groups.setdefault(ends_of(tree), []).append(k)
@@ -263,36 +253,34 @@ def laid_out(question: Question, forest: Forest, count: int, even: bool = False)
     return lay(forest, pieces, q.collective, q.root if q.collective in ROOTED else 0)
 
 
-def _owner(tree: Tree, q: Question) -> int:
+def _owner(tree: Tree, q: Aim) -> int:
     """The rank whose block a tree carries."""
     if q.collective == "scatter":
         return tree.branches[-1].dst if tree.branches else q.root
     return tree.root
 
 
-def _packing_of(q: Question, level: float) -> Packing:
+def _packing_of(q: Aim, level: float) -> Packing:
     n = q.network.n
     none, one = np.zeros(n), np.eye(n)[q.root]
     even = np.array(q.block_bytes(), np.float64) / q.size
     if q.collective == "all_to_all":
-        return Exchange(q.network, np.full((n, n), 1 / n), level)
+        return PathPacking(q.network, np.full((n, n), 1 / n), level)
     if q.collective == "send_recv":
-        return Exchange(q.network, np.roll(np.eye(n), 1, axis=1), level)
+        return PathPacking(q.network, np.roll(np.eye(n), 1, axis=1), level)
     if q.collective == "gather":
-        return Exchange(q.network, np.outer(even, one), level)
+        return PathPacking(q.network, np.outer(even, one), level)
     if q.collective == "scatter":
-        return Exchange(q.network, np.outer(one, even), level)
-    demands = {
-        "all_gather": Demand(even, none),
-        "reduce_scatter": Demand(none, even),
-        "broadcast": Demand(one, none),
-        "reduce": Demand(none, one),
-        "all_reduce": Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True),
-    }
-    return Packing(q.network, demands[q.collective], level)
+        return PathPacking(q.network, np.outer(one, even), level)
+    if q.collective == "all_reduce":
+        demand = Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True)
+    else:
+        share = one if q.collective in ROOTED else even
+        demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
+    return Packing(q.network, demand, level)
 
 
-def _with_own(forest: Forest, q: Question) -> Forest:
+def _with_own(forest: Forest, q: Aim) -> Forest:
     """With an empty tree for the block that a root keeps (gather, scatter)."""
     if q.collective in PAIRWISE:
         return forest
@@ -300,7 +288,7 @@ def _with_own(forest: Forest, q: Question) -> Forest:
     return Forest(forest.network, share, (*forest.out, Tree(q.root, ())))
 
 
-def _rows_of(forest: Forest, collective: str) -> int:
+def rows_per_piece(forest: Forest, collective: str) -> int:
     """Rows of the schedule for each piece of a block, message or array, about."""
     sides = [trees for trees in (forest.out, forest.into) if trees]
     per_tree = sum(float(np.mean([len(tree.branches) for tree in trees])) for trees in sides)

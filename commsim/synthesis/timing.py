@@ -1,4 +1,4 @@
-"""Seconds of a laid-out schedule on the network's links: every row on its own way, links serve in the order of steps."""
+"""Seconds of a laid-out schedule on a network's links: every row on its own way, links serve in the order of steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def program_of(laid: Laid, network: FlowNetwork) -> Program:
         succ_idx=idx,
         route_ptr=pointers([len(way) for way in laid.ways]),
         route_link=np.array([edge for way in laid.ways for edge in way], np.int32),
-        link_bandwidth=network.capacity * float(network.unit),
+        link_bandwidth=np.asarray(network.capacity * float(network.unit), np.float64),
         link_latency=network.latency,
     )
 

@@ -1,7 +1,7 @@
 """Blocks that go whole, or in a few pieces: each of them over one tree, so that loads are even.
 
-Shares of a linear program are fractions; rounded one by one they overload some link. So every piece is given, in turn and
-several times over, the tree under which the busiest links together are least busy and the way is short.
+Shares of a linear program are fractions; rounded one by one they overload some link. So every piece is given, in turn
+and several times over, the tree under which the busiest links together are least busy and the way is short.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from commsim.synthesis.exchange import Exchange, ends_of
+from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.packing import Packing
 from commsim.topology.kinds import Float64
@@ -26,13 +26,13 @@ _TRIED = 24
 
 
 def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) -> Forest:
-    """The forest in which each block goes in ``count`` pieces over a tree each; not for an array that is not divided."""
+    """The forest in which each block goes in ``count`` pieces over a tree each; not for an undivided array."""
     p = packing
     busy_s = p.byte_s * nbytes / p.rate  # seconds of each edge for a share of 1
     groups: dict[Hashable, list[int]] = {}
     far = np.array([tree.farthest_s(hop_s) for tree in p.trees])
     for k, tree in enumerate(p.trees):
-        groups.setdefault(ends_of(tree) if isinstance(p, Exchange) else tree.root, []).append(k)
+        groups.setdefault(ends_of(tree) if isinstance(p, PathPacking) else tree.root, []).append(k)
     share = np.pad(p.y, (0, len(p.trees) - p.y.size))
     choices = {key: _promising(own, far, share) for key, own in groups.items()}
     need = {key: _share(p, key) / count for key in choices}
@@ -75,7 +75,8 @@ def _promising(own: list[int], far: Float64, share: Float64) -> list[int]:
 
 
 def _share(p: Packing, key: Hashable) -> float:
-    if isinstance(p, Exchange):
-        return float(p.share[key])  # type: ignore[index]
+    if isinstance(p, PathPacking):
+        assert isinstance(key, tuple)
+        return float(p.share[key])
     assert isinstance(key, int)
     return float(p.demand.out[key] + p.demand.into[key])

@@ -13,7 +13,7 @@ from commsim.synthesis.export import for_msccl
 from commsim.synthesis.library import best_of_registry, library_best, library_run
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import network_of
-from commsim.synthesis.search import Question, Search
+from commsim.synthesis.search import Aim, TreeSearch
 from commsim.topology.presets import load_preset
 
 
@@ -22,7 +22,7 @@ from commsim.topology.presets import load_preset
 )
 def test_what_is_written_for_msccl_is_read_again(collective: str) -> None:
     network = machine_network(load_preset("dgx-1v"))
-    best = Search(Question(network, collective, 2**20, itemsize=4)).run()
+    best = TreeSearch(Aim(network, collective, 2**20, itemsize=4)).run()
     one, text = for_msccl(best)
     check(one.laid.schedule)
     back = parse_msccl(text, one.question.size)
@@ -36,7 +36,7 @@ def test_what_is_written_for_msccl_is_read_again(collective: str) -> None:
 def test_what_switches_copy_cannot_be_written() -> None:
     links = [(a, b, 1e9, 0.0) for rank in "abcd" for a, b in ((rank, "sw"), ("sw", rank))]
     network = network_of(links, list("abcd"), copies=["sw"])
-    best = Search(Question(network, "broadcast", 2**10)).run()
+    best = TreeSearch(Aim(network, "broadcast", 2**10)).run()
     assert best.forest.in_switches
     with pytest.raises(ScheduleError, match="more than its ranks"):
         for_msccl(best)
@@ -47,7 +47,7 @@ def test_a_library_is_never_slower_than_with_the_registry() -> None:
     model = Predictor(topology, Options())
     network = machine_network(topology)
     for collective in ("all_reduce", "all_gather"):
-        one = Search(Question(network, collective, 2**14, itemsize=4)).run()
+        one = TreeSearch(Aim(network, collective, 2**14, itemsize=4)).run()
         best = library_best(one, topology, model)
         known = best_of_registry(collective, 2**14, topology, model, itemsize=4)
         assert best is not None
@@ -60,6 +60,6 @@ def test_more_bytes_take_longer_in_a_library() -> None:
     model, network = Predictor(topology, Options()), machine_network(topology)
     runs = []
     for size in (2**12, 2**22):
-        one = Search(Question(network, "all_gather", size, itemsize=4)).run()
+        one = TreeSearch(Aim(network, "all_gather", size, itemsize=4)).run()
         runs.append(library_run(one.laid.schedule, topology, model).seconds)
     assert runs[0] < runs[1]

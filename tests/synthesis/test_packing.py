@@ -8,8 +8,8 @@ from flow_networks import networks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.synthesis.arborescence import Ways
-from commsim.synthesis.exchange import Exchange
+from commsim.synthesis.arborescence import PricedWays
+from commsim.synthesis.exchange import PathPacking
 from commsim.synthesis.flat import flatten, forest_of
 from commsim.synthesis.forest import Tree
 from commsim.synthesis.limit import limit_of
@@ -71,7 +71,7 @@ def test_trees_reach_the_limit_of_any_network(network: FlowNetwork, collective: 
 def test_paths_of_all_pairs_reach_the_limit(network: FlowNetwork) -> None:
     n = network.n
     limit = limit_of(network, "all_to_all")
-    packing = Exchange(network, np.full((n, n), 1 / n))
+    packing = PathPacking(network, np.full((n, n), 1 / n))
     packing.solve(gap=1e-6)
     assert packing.level * packing.byte_s == pytest.approx(float(limit.per_byte_s), rel=1e-5)
     for tree in packing.trees:
@@ -105,7 +105,7 @@ def test_the_cheapest_tree_is_no_dearer_than_any_other(n: int, chance: object) -
     names = [f"g{i}" for i in range(n)]
     pairs = [(a, b) for a in names for b in names if a != b]
     network = network_of([(a, b, 1.0, 0.0) for a, b in pairs], names)
-    ways = Ways(network)
+    ways = PricedWays(network)
     ways.set(rng.integers(1, 9, network.edges).astype(float))
     parent = ways.cheapest(0)
     cost = float(sum(ways.cost[parent[v], v] for v in range(1, n)))

@@ -15,7 +15,7 @@ from commsim.synthesis.front import front
 from commsim.synthesis.in_steps import run_in_steps
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
-from commsim.synthesis.search import COLLECTIVES, Question, Search, laid_out
+from commsim.synthesis.search import COLLECTIVES, Aim, TreeSearch, laid_out
 from commsim.synthesis.timing import program_of
 from commsim.topology.presets import load_preset
 
@@ -26,7 +26,7 @@ PAIR = network_of([("a", "b", 1e9, 1e-6), ("b", "a", 1e9, 1e-6)], ["a", "b"])
     ("collective", "seconds"), [("all_gather", 0.5e-3), ("broadcast", 1e-3), ("all_to_all", 0.5e-3)]
 )
 def test_two_ranks_by_hand(collective: str, seconds: float) -> None:
-    one = Search(Question(PAIR, collective, 10**6)).run()
+    one = TreeSearch(Aim(PAIR, collective, 10**6)).run()
     check(one.laid.schedule)
     assert one.limit_s == pytest.approx(seconds)
     assert one.seconds == pytest.approx(seconds + 1e-6)
@@ -39,7 +39,7 @@ def test_schedules_of_any_network_are_proven_and_near_the_limit(
     network: FlowNetwork, collective: str, data: st.DataObject
 ) -> None:
     root = data.draw(st.integers(0, network.n - 1))
-    one = Search(Question(network, collective, 2**16, root)).run()
+    one = TreeSearch(Aim(network, collective, 2**16, root)).run()
     check(one.laid.schedule)
     assert 1 - 1e-9 <= one.ratio < 1.02
 
@@ -47,7 +47,7 @@ def test_schedules_of_any_network_are_proven_and_near_the_limit(
 @settings(max_examples=15, deadline=None)
 @given(networks(4, acting=True), st.sampled_from(("all_gather", "all_reduce", "reduce")))
 def test_schedules_with_acting_switches_are_proven(network: FlowNetwork, collective: str) -> None:
-    one = Search(Question(network, collective, 640), budget_s=2).run()
+    one = TreeSearch(Aim(network, collective, 640), budget_s=2).run()
     check(one.laid.schedule)
     assert one.ratio >= 1 - 1e-9
 
@@ -56,34 +56,34 @@ def test_schedules_with_acting_switches_are_proven(network: FlowNetwork, collect
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_of_a_machine(collective: str) -> None:
     network = machine_network(load_preset("dgx-1v"))
-    one = Search(Question(network, collective, 2**26, 3, 4)).run()
+    one = TreeSearch(Aim(network, collective, 2**26, 3, 4)).run()
     assert one.ratio < 1.02
     check(laid_out(one.question, one.forest, 16).schedule)
 
 
 def test_small_sizes_take_short_ways() -> None:
     network = machine_network(load_preset("dgx-1v"))
-    one = Search(Question(network, "all_gather", 1024)).run()
+    one = TreeSearch(Aim(network, "all_gather", 1024)).run()
     assert one.ratio < 1.05
     assert one.forest.depth == 2
 
 
 def test_a_front_is_never_slower_for_less() -> None:
     network = machine_network(load_preset("hgx-a100-4"))
-    many = front(Question(network, "all_reduce", 1, itemsize=4), [1 << 10, 1 << 16, 1 << 22])
+    many = front(Aim(network, "all_reduce", 1, itemsize=4), [1 << 10, 1 << 16, 1 << 22])
     assert [one.question.size for one in many] == [1 << 10, 1 << 16, 1 << 22]
     assert many[0].seconds < many[1].seconds < many[2].seconds
 
 
 def test_blocks_may_differ() -> None:
-    one = Search(Question(PAIR, "all_gather", 1000, blocks=(900, 100))).run()
+    one = TreeSearch(Aim(PAIR, "all_gather", 1000, blocks=(900, 100))).run()
     check(one.laid.schedule)
     assert one.limit.bandwidth_s(1000) == pytest.approx(0.9e-6)
 
 
 def test_links_serve_one_message_at_a_time_and_data_comes_first() -> None:
     network = machine_network(load_preset("dgx-1v"))
-    one = Search(Question(network, "reduce_scatter", 2**20)).run()
+    one = TreeSearch(Aim(network, "reduce_scatter", 2**20)).run()
     laid = laid_out(one.question, one.forest, 8)
     program = program_of(laid, network)
     start, end = run_in_steps(program)
@@ -99,7 +99,7 @@ def test_links_serve_one_message_at_a_time_and_data_comes_first() -> None:
 
 
 def test_without_contention_the_order_of_steps_is_that_of_the_event_engine() -> None:
-    one = Search(Question(PAIR, "broadcast", 10**5)).run()
+    one = TreeSearch(Aim(PAIR, "broadcast", 10**5)).run()
     program = program_of(one.laid, PAIR)
     assert run_in_steps(program)[1].max() == pytest.approx(simulate(program).makespan_s)
 
@@ -110,4 +110,4 @@ def test_without_contention_the_order_of_steps_is_that_of_the_event_engine() -> 
 )
 def test_questions_that_make_no_sense(collective: str, nbytes: int, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
-        Question(PAIR, collective, nbytes)
+        Aim(PAIR, collective, nbytes)
