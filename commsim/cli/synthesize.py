@@ -120,7 +120,7 @@ def synthesize(
     if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
         if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
-            show_plan(plan, out, json_output)
+            show_plan(plan, place.topology, out, json_output)
             return
         if isinstance(plan, str):
             reason = f"; no plan by levels: {plan}"
@@ -141,8 +141,9 @@ def synthesize(
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
         else:
             found = [TreeSearch(question, asked.budget).run(told)]
-    if beside_trees is not None and not many and beside_trees.seconds < found[0].seconds:
-        show_plan(beside_trees, out, json_output)
+    better = beside_trees is not None and not many and beside_trees.seconds < found[0].seconds
+    if better and beside_trees is not None and place.topology is not None:
+        show_plan(beside_trees, place.topology, out, json_output)
         return
     for one in found:
         prove(one)
