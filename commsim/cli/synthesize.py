@@ -95,6 +95,7 @@ def synthesize(
     if plot is not None:
         form_of(plot)
     place = _place(machine, asked, changes)
+    plan = None
     size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
@@ -118,6 +119,9 @@ def synthesize(
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
         else:
             found = [TreeSearch(question, asked.budget).run(told)]
+    if plan is not None and plan.ratio < found[-1].ratio:
+        show_plan(plan, out, json_output)
+        return
     for one in found:
         prove(one)
     beside = [_beside(one, place) for one in found]
