@@ -39,6 +39,19 @@ def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
         yield suffix, plot_topology(topology, heat_of(topology, shares), f"{saved.name}: {busy}")
 
 
+def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
+    from commsim.report.limit_plot import plot_limit
+    from commsim.scenario.setting import build_topology
+    from commsim.synthesis.limit import limit_of
+    from commsim.synthesis.machine import machine_network
+
+    assert saved.scenario is not None
+    topology = build_topology(saved.scenario)
+    network = machine_network(topology, in_network=saved.scenario.library.name == "nccl", at_wires=True)
+    for suffix, item in selection.of(saved.items):
+        yield suffix, plot_limit(topology, network, limit_of(network, item.collective, effort="flow", latency=False))
+
+
 class CollectivesView(View[Item]):
     """Collectives over message sizes."""
 
@@ -48,7 +61,12 @@ class CollectivesView(View[Item]):
             "how busy every link is, on the drawing of the machine",
             lambda saved: bool(saved.links) and saved.scenario is not None,
             _draw_links,
-        )
+        ),
+        "bound": PictureKind(
+            "the links of the cut that no schedule gets round, on the drawing of the machine",
+            lambda saved: bool(saved.items) and saved.scenario is not None,
+            _draw_bound,
+        ),
     }
 
     def table(self, shown: Shown, answer: Item) -> str:

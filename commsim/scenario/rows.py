@@ -50,10 +50,10 @@ class RowPredictor:
     @property
     def bound(self) -> QuickBound:
         """What no schedule beats of what is chosen from, at any size."""
-        from commsim.synthesis.bound import Question, quick_bound
+        from commsim.synthesis.bound import BoundQuestion, quick_bound
 
         root, acting = self.work.root or 0, (self._in_network, self._hosts_add)
-        return quick_bound(self.topology, Question(self.work.collective, root, self.ranks, *acting))
+        return quick_bound(self.topology, BoundQuestion(self.work.collective, root, self.ranks, *acting))
 
     def at_pace(self, pace: Pace) -> None:
         """From now on hops and launches take as much longer."""

@@ -26,7 +26,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Question:
+class BoundQuestion:
     """A collective of some ranks of a topology, and who may add and copy beside them; ``root`` counts the ranks."""
 
     collective: str
@@ -44,7 +44,7 @@ class QuickBound:
     """
 
     topology: Topology
-    question: Question
+    question: BoundQuestion
     limit: CollectiveLimit | None
     network: FlowNetwork | None
 
@@ -83,7 +83,7 @@ def _cut_at(cuts: LowerBound) -> str:
 
 
 @lru_cache(maxsize=8)
-def quick_bound(topology: Topology, question: Question) -> QuickBound:
+def quick_bound(topology: Topology, question: BoundQuestion) -> QuickBound:
     """The bound for a table: milliseconds, so no linear program."""
     limit, network = None, None
     if topology.link_src.size <= MOST_LINKS and question.collective != "barrier":
@@ -109,12 +109,12 @@ def explained(bound: QuickBound, nbytes: int) -> tuple[float, str]:
     return better.seconds(nbytes), better.words(nbytes)
 
 
-def _network(topology: Topology, q: Question) -> FlowNetwork:
+def _network(topology: Topology, q: BoundQuestion) -> FlowNetwork:
     ranks: Sequence[int] | None = q.ranks
     acts = q.in_network and q.collective not in PAIRWISE
     return machine_network(topology, ranks, in_network=acts, hosts_add=q.hosts_add, at_wires=True)
 
 
-def _truthful(topology: Topology, q: Question) -> Question:
+def _truthful(topology: Topology, q: BoundQuestion) -> BoundQuestion:
     """The question where what adds may do so wherever it is, which is all that the quick cuts know of."""
     return replace(q, in_network=q.in_network and adds_somewhere(topology))

@@ -1,7 +1,7 @@
 """The schedule of a large machine by levels, and what it reaches: whole, or folded where a shift of nodes is no change.
 
 Folded means: what the first nodes do is simulated, on links that stand for all that a shift maps onto each other. It is
-what the whole takes, but for the order of rows of one step, as all nodes do the same at the same time.
+what the whole takes where all pieces are of one length, as all nodes then do the same at the same time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from commsim.collectives.dependencies import Dependencies, from_edges
 from commsim.collectives.schedule import Schedule
+from commsim.collectives.semantics import DIVIDED, PAIRWISE, RING_PASSES
 from commsim.engine.program import Program, pointers
 from commsim.errors import InfeasibleError
 from commsim.synthesis.by_levels import (
@@ -36,7 +37,7 @@ from commsim.synthesis.node_exchange import exchange_rows, exchange_schedule
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Int64
 
-COLLECTIVES_BY_LEVELS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+COLLECTIVES_BY_LEVELS = (*sorted(RING_PASSES), "all_reduce", *(PAIRWISE & DIVIDED))
 """What plans by levels are made for."""
 
 MOST_ROWS = 16_000_000
@@ -47,7 +48,7 @@ _ENOUGH = 0.02
 """Share above the limit below which no plan of more pieces is tried."""
 _PIECES = (1, 2, 4, 8)
 """Pieces of each block of an all_gather."""
-_SLICES = (1, 2, 4, 8)
+_SLICES = (1, 2, 6, 12)
 """Slices of an all_reduce where all nodes are alike; where some are weak it takes short ones besides."""
 
 
@@ -121,6 +122,12 @@ def plan_by_levels(
             f"{MOST_ROWS} rows, and no shift of nodes maps the machine onto itself, by which it could be folded"
         )
     return best
+
+
+def one_slice(topology: Topology, nbytes: int) -> Schedule:
+    """The all_reduce of a plan in one slice: the ways of all others, which differ in when they go."""
+    table, weights = reduce_rows(levels_of(topology), 1, heads=_HEADS)
+    return schedule_of(table, "all_reduce", topology.world_size, shared_bytes(nbytes, weights))[0]
 
 
 def _choices(levels: Levels, collective: str) -> Iterator[tuple[int, int]]:

@@ -18,8 +18,8 @@ from commsim.topology.bisection import nic_pcie_bandwidth
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64
 
-_PATTERN = 840
-"""Turns after which rails are taken anew: a multiple of every number up to 8."""
+_PATTERN = 10_080
+"""Turns after which rails are taken anew: a multiple of every number up to 10."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,18 +83,17 @@ _kept: dict[tuple[float, ...], Int64] = {}
 
 
 def turns_of(share: Float64) -> Int64:
-    """Rails in turn, each at any time as often as its share asks for (smooth weighted round robin)."""
+    """Rails in turn, each at any time as often as its share asks for (the k-th turn of n at k / n)."""
     rate = tuple(share.tolist())
     if rate not in _kept:
         if not share.any():
             raise InfeasibleError("two nodes have no rail in common: a plan by levels needs one")
-        share = share / share.sum()
-        credit, out = np.zeros(share.size), np.empty(_PATTERN, np.int64)
-        for k in range(_PATTERN):
-            credit += share
-            out[k] = int(np.argmax(credit))
-            credit[out[k]] -= 1.0
-        _kept[rate] = out
+        wanted = share / share.sum() * _PATTERN
+        count = np.floor(wanted).astype(np.int64)
+        count[np.argsort(count - wanted, kind="stable")[: _PATTERN - int(count.sum())]] += 1
+        rail = np.repeat(np.arange(count.size), count)
+        place = np.arange(_PATTERN) - np.repeat(np.cumsum(count) - count, count)
+        _kept[rate] = rail[np.argsort((place + 0.5) / count[rail], kind="stable")]
     return _kept[rate]
 
 

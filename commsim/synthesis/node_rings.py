@@ -128,7 +128,7 @@ def _rails(levels: Levels, ring: Int64, P: int, on: Round) -> Int64:
         out[v] = turns[place % turns.size]
         for s in heads:
             turns = levels.turns(int(ring[(v - s) % m]), int(ring[v]))
-            out[v, s - 1] = turns[place[s - 1] % turns.size]
+            out[v, s - 1] = turns[(on.turn * P + np.arange(P)) % turns.size]  # a pair of nodes has but these
     return out
 
 
@@ -169,9 +169,11 @@ def _to_leaf(
     o, p = (x.ravel() for x in np.indices((m, P)))
     s = (o * P + p + 7 * k) % m
     near = (o + s) % m
-    order = np.lexsort((o, p, chains.order[s]))
+    order = np.lexsort((chains.order[s], near))  # each node beside it in turn takes its rails, from another one on
+    count = np.bincount(near, minlength=m)
     turn = np.empty(order.size, np.int64)
-    turn[order] = np.arange(order.size) + before * order.size
+    turn[order] = np.arange(order.size) - np.repeat(np.cumsum(count) - count, count)
+    turn += before * count[near] + near
     turns = np.stack([levels.turns(int(v), w) for v in ring.tolist()])
     rail = turns[near, turn % turns.shape[1]]
     by, to = levels.gateway[ring[near], rail], levels.gateway[w, rail]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.synthesis.levels import Levels
+from commsim.synthesis.node_rings import Chains
 from commsim.topology.kinds import Float64, Int64
 
 _NEAR = 1e-3
@@ -29,8 +30,8 @@ class RingPart:
 def hop_shares(levels: Levels, parts: list[RingPart], heads: int = 1) -> list[Float64]:
     """Of each ring the share of every rail on every hop, (hops, rails), for an all_reduce.
 
-    Every hop is taken both ways, once by what is added up and once by what is spread. What goes from owners to the
-    ``heads`` of chains is taken to load the rails of a node evenly.
+    Every hop is taken both ways, once by what is added up and once by what is spread. From owners to the ``heads`` of
+    chains that are not next to them rails take even turns.
     """
     R, G = levels.rails, levels.G
     even = [_even(levels, part) for part in parts]
@@ -45,17 +46,18 @@ def hop_shares(levels: Levels, parts: list[RingPart], heads: int = 1) -> list[Fl
     count, nics = int(first[-1]), levels.gateway.size
     rows, columns, values = [], [], []
     fixed = np.zeros(nics)
-    own_share = levels.rate / levels.node_rate[:, None]
     allowed = np.concatenate([share.ravel() > 0 for share in even])
     ports, port_columns, port_values = [], [], []
     sums, sum_columns = [], []
     for k, part in enumerate(parts):
         m, ring = part.ring.size, part.ring
-        far = min(heads, m - 1) - 1  # of the ways to heads one is a hop
-        each = part.share * (m - 1 - far) / m
-        fixed += (
-            2 * far * part.share / m * np.isin(np.arange(levels.rate.shape[0]), ring)[:, None] * own_share
-        ).ravel()
+        heads_at = [s for s in np.flatnonzero(Chains.of(m, heads).above == 0).tolist() if s > 1]
+        each = part.share * (m - 1 - len(heads_at)) / m
+        for far in heads_at:  # not from the node before, over rails in turn
+            both = np.minimum(levels.rate[ring], levels.rate[np.roll(ring, -far)])
+            own = part.share / m * both / both.sum(axis=1, keepdims=True)
+            np.add.at(fixed, ring[:, None] * R + np.arange(R), own)
+            np.add.at(fixed, np.roll(ring, -far)[:, None] * R + np.arange(R), own)
         for h in range(m):
             here, there = int(ring[h]), int(ring[(h + 1) % m])
             at = first[k] + h * R + np.arange(R)

@@ -113,7 +113,7 @@ def test_measured_curves_come_back_with_their_predictions(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        ("raw", ["bandwidth", "crossover", "links"]),
+        ("raw", ["bandwidth", "crossover", "links", "bound"]),
         ("step", ["breakdown", "memory", "pipeline"]),
         ("sweep", ["bandwidth", "crossover", "scaling", "knees"]),
     ],

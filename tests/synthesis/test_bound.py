@@ -14,7 +14,7 @@ from commsim.collectives.semantics import NCCL_TESTS
 from commsim.engine.evaluate import evaluate
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Predictor
-from commsim.synthesis.bound import Question, explained, quick_bound
+from commsim.synthesis.bound import BoundQuestion, explained, quick_bound
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
@@ -44,7 +44,7 @@ def machine(request: pytest.FixtureRequest) -> Topology:
 def test_nccl_is_never_under_it(machine: Topology) -> None:
     model = Predictor(machine, Options(version=(2, 22, 3)))
     for collective in NCCL_TESTS:
-        bound = quick_bound(machine, Question(collective, in_network=True))
+        bound = quick_bound(machine, BoundQuestion(collective, in_network=True))
         for nbytes in (8, 1 << 20, 1 << 33):
             assert model.predict(collective, nbytes).time_s >= bound.seconds(nbytes) * (1 - 1e-9)
 
@@ -59,20 +59,20 @@ def test_no_schedule_on_ideal_links_is_under_it(machine: tuple[str, int], collec
         time_s = evaluate(build(collective, algorithm, topology.world_size, nbytes), topology).makespan_s
     except CommsimError:  # not applicable here
         return
-    bound = quick_bound(topology, Question(collective, in_network=True, hosts_add=True))
+    bound = quick_bound(topology, BoundQuestion(collective, in_network=True, hosts_add=True))
     assert time_s >= bound.seconds(nbytes) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("collective", NCCL_TESTS)
 def test_it_is_the_largest_of_all_cuts(machine: Topology, collective: str) -> None:
-    bound = quick_bound(machine, Question(collective))
+    bound = quick_bound(machine, BoundQuestion(collective))
     assert bound.seconds(S) >= lower_bound_s(collective, S, machine).seconds
 
 
 def test_a_lost_nic_raises_it() -> None:
     topology = load_preset("hgx-h100-ndr400", nodes=8)
     hurt = degraded(topology, [FaultSpec(nic=(0, 0), failed=True)])
-    whole, lost = (quick_bound(t, Question("all_gather")).seconds(S) for t in (topology, hurt))
+    whole, lost = (quick_bound(t, BoundQuestion("all_gather")).seconds(S) for t in (topology, hurt))
     assert lost > whole
 
 
@@ -110,12 +110,12 @@ def test_a_lost_nic_raises_it() -> None:
     ],
 )
 def test_it_says_what_it_is(machine_of: tuple[str, int], collective: str, nbytes: int, words: str) -> None:
-    bound = quick_bound(load_preset(machine_of[0], nodes=machine_of[1]), Question(collective))
+    bound = quick_bound(load_preset(machine_of[0], nodes=machine_of[1]), BoundQuestion(collective))
     assert re.search(words, bound.words(nbytes)), bound.words(nbytes)
 
 
 def test_an_explanation_takes_a_linear_program() -> None:
-    bound = quick_bound(load_preset("dgx-1v"), Question("all_to_all"))
+    bound = quick_bound(load_preset("dgx-1v"), BoundQuestion("all_to_all"))
     seconds, words = explained(bound, S)
     assert seconds == pytest.approx(bound.seconds(S))  # the halves are what binds
     assert words.startswith("exact limit: ")

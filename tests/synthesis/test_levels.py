@@ -63,8 +63,9 @@ def test_plans_with_a_dead_nic_are_near_the_limit(collective: str) -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES_BY_LEVELS)
 def test_folded_is_as_whole(collective: str) -> None:
+    """Of a size that all plans cut evenly: a byte more here and there changes the order of what waits for a link."""
     topology = machine(8, nodes_per_leaf=4)
-    whole, folded = (plan_by_levels(topology, collective, S, fold=fold) for fold in (False, True))
+    whole, folded = (plan_by_levels(topology, collective, 3 << 28, fold=fold) for fold in (False, True))
     assert folded.period == 4
     assert folded.laid is None
     assert folded.rows * 2 == whole.rows
