@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,14 +55,33 @@ class Asked:
     budget: Annotated[float, typer.Option("--budget", min=0.1, help="Seconds to search for.")] = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AskedNetwork:
-    """The network in question, and the machine if it is one."""
+    """What is asked of: the machine, or the network of a file. The machine's network is made when it is needed."""
 
-    network: FlowNetwork
+    given: FlowNetwork | None
     topology: Topology | None
     collective: str
     ranks: list[int] | None
+    in_network: bool
+
+    @property
+    def n(self) -> int:
+        """Number of ranks."""
+        if self.given is not None:
+            return self.given.n
+        assert self.topology is not None
+        return self.topology.world_size if self.ranks is None else len(self.ranks)
+
+    @cached_property
+    def network(self) -> FlowNetwork:
+        """The network of the ranks."""
+        if self.given is not None:
+            return self.given
+        from commsim.synthesis.machine import machine_network
+
+        assert self.topology is not None
+        return machine_network(self.topology, self.ranks, in_network=self.in_network)
 
 
 @spread
@@ -96,15 +116,18 @@ def synthesize(
         form_of(plot)
     place = _place(machine, asked, changes)
     size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
-    if place.topology is not None and place.network.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
+    reason, beside_trees = "", None
+    if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
-        if plan is not None and (plan.ratio <= GOOD or place.network.n > _MOST_RANKS):
-            show_plan(plan, out, json_output)
+        if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
+            show_plan(plan, place.topology, out, json_output)
             return
-    if place.network.n > _MOST_RANKS:
-        raise InfeasibleError(
-            f"{place.network.name}: found {place.network.n} ranks, expected at most {_MOST_RANKS} to look for trees"
-        )
+        if isinstance(plan, str):
+            reason = f"; no plan by levels: {plan}"
+        else:
+            beside_trees = plan
+    if place.n > _MOST_RANKS:
+        raise InfeasibleError(f"found {place.n} ranks, expected at most {_MOST_RANKS} to look for trees{reason}")
     question = Aim(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
     with terminal_bar(json_output) as bar:
@@ -118,6 +141,10 @@ def synthesize(
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
         else:
             found = [TreeSearch(question, asked.budget).run(told)]
+    better = beside_trees is not None and not many and beside_trees.seconds < found[0].seconds
+    if better and beside_trees is not None and place.topology is not None:
+        show_plan(beside_trees, place.topology, out, json_output)
+        return
     for one in found:
         prove(one)
     beside = [_beside(one, place) for one in found]
@@ -143,7 +170,6 @@ def synthesize(
 def _place(machine: str, asked: Asked, changes: MachineChanges) -> AskedNetwork:
     from commsim.document.reading import read_documents
     from commsim.errors import TopologyError
-    from commsim.synthesis.machine import machine_network
     from commsim.synthesis.network_file import is_network, load_network
     from commsim.topology.presets import preset_names
 
@@ -156,15 +182,14 @@ def _place(machine: str, asked: Asked, changes: MachineChanges) -> AskedNetwork:
             network = load_network(path)
             if changes != MachineChanges():
                 raise CommsimError(f"{machine}: a network is all there is of it, found options that change a machine")
-            return AskedNetwork(_part(network, ranks), None, collective or "all_reduce", ranks)
+            return AskedNetwork(_part(network, ranks), None, collective or "all_reduce", ranks, asked.in_network)
         if isinstance(document.data, dict) and "workload" in document.data:
             topology, collective = _of_scenario(path, collective)
     elif machine not in preset_names() and (scenario := _shipped(machine)) is not None:
         topology, collective = _of_scenario(scenario, collective)
     if topology is None:
         topology = load_machine(machine, changes)
-    network = machine_network(topology, ranks, in_network=asked.in_network)
-    return AskedNetwork(network, topology, collective or "all_reduce", ranks)
+    return AskedNetwork(None, topology, collective or "all_reduce", ranks, asked.in_network)
 
 
 def _shipped(name: str) -> Path | None:

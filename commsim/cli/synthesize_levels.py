@@ -19,11 +19,11 @@ LEVELS_FROM = 65
 GOOD = 1.03
 """Of the limit: a plan by levels that is no nearer to it is followed by a search for trees, where that is possible."""
 _PROVEN_ROWS = 2_000_000
-"""Rows up to which the whole schedule is proven; a larger one in the plan of fewest pieces."""
+"""Rows up to which the whole schedule is proven; an all_reduce of more slices in one of them."""
 
 
-def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: float, quiet: bool) -> LevelPlan | None:
-    """The best plan by levels, None where the machine has none."""
+def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: float, quiet: bool) -> LevelPlan | str:
+    """The best plan by levels, or why the machine has none."""
     from commsim.synthesis.level_search import plan_by_levels
 
     with terminal_bar(quiet) as bar:
@@ -35,18 +35,19 @@ def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: f
 
         try:
             return plan_by_levels(topology, collective, nbytes, budget_s=budget_s, track=told)
-        except InfeasibleError:
-            return None
+        except InfeasibleError as error:
+            return str(error)
 
 
-def show_plan(plan: LevelPlan, out: Path | None, json_output: bool) -> None:
-    """Proves a plan where it is whole and not too long, prints it, and writes its schedule."""
+def show_plan(plan: LevelPlan, topology: Topology, out: Path | None, json_output: bool) -> None:
+    """Proves a plan where it is whole, prints it, and writes its schedule."""
     from commsim.collectives.check import check
     from commsim.report.level_plan import plan_dict, plan_text
+    from commsim.synthesis.level_search import one_slice
 
-    proven = plan.laid is not None and plan.rows <= _PROVEN_ROWS
+    proven = plan.laid is not None and (plan.rows <= _PROVEN_ROWS or plan.collective == "all_reduce")
     if proven and plan.laid is not None:
-        check(plan.laid.schedule)
+        check(plan.laid.schedule if plan.rows <= _PROVEN_ROWS else one_slice(topology, plan.nbytes))
     if json_output:
         print_json(plan_dict(plan, proven=proven))
     else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commsim.collectives.schedule import check_root
 from commsim.collectives.semantics import REDUCING, ROOTED, WHOLE, busbw_factor
 from commsim.scenario.item import Row
 
@@ -53,6 +54,7 @@ class RowPredictor:
         from commsim.synthesis.bound import BoundQuestion, quick_bound
 
         root, acting = self.work.root or 0, (self._in_network, self._hosts_add)
+        check_root(root, self.n_ranks)
         return quick_bound(self.topology, BoundQuestion(self.work.collective, root, self.ranks, *acting))
 
     def at_pace(self, pace: Pace) -> None:

@@ -63,7 +63,7 @@ def reduce_rows(
 ) -> tuple[RowTable, list[float]]:
     """The rows of an all_reduce in so many slices of one length, and the share of the array of each chunk."""
     shares = ring_shares(levels)
-    lengths = [1 / slices] * slices if levels.alike(levels.order.tolist()) else slice_lengths(slices)
+    lengths = [1 / slices] * slices if slices == 1 or levels.alike(levels.order.tolist()) else slice_lengths(slices)
     plan = [(k, weak, share * one) for k, one in enumerate(lengths) for weak, share in shares.items()]
     tables: list[RowTable] = []
     weights: list[float] = []

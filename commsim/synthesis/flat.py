@@ -41,7 +41,8 @@ def flatten(
     p, whole_s = packing, packing.byte_s * nbytes
     at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
     far: list[float] = []
-    _grow(p, hop_s, np.zeros(p.network.edges), weight)
+    if time.monotonic() < until or not p.y.size:
+        _grow(p, hop_s, np.zeros(p.network.edges), weight)
     value = np.inf
     for _ in range(_ROUNDS):
         far += [tree.farthest_s(hop_s) for tree in p.trees[len(far) :]]

@@ -124,6 +124,12 @@ def plan_by_levels(
     return best
 
 
+def one_slice(topology: Topology, nbytes: int) -> Schedule:
+    """The all_reduce of a plan in one slice: the ways of all others, which differ in when they go."""
+    table, weights = reduce_rows(levels_of(topology), 1, heads=_HEADS)
+    return schedule_of(table, "all_reduce", topology.world_size, shared_bytes(nbytes, weights))[0]
+
+
 def _choices(levels: Levels, collective: str) -> Iterator[tuple[int, int]]:
     """(pieces, rows about) of plans, the shortest first."""
     m, G = levels.m, levels.G

@@ -161,7 +161,7 @@ def _all_reduce(network: FlowNetwork, late: float, effort: Effort) -> Collective
     gossip, part = gossip_cut(network)
     least, cut = through.rate, through.cut
     if gossip < least:
-        least, cut = gossip, _tightest(network, part)
+        least, cut = gossip, _typical(network, part)
     if not acts:
         phases = spread_limit(network, weights), spread_limit(network.reversed(), weights)
         both = 1 / (1 / phases[0].rate + 1 / phases[1].rate)
@@ -181,13 +181,14 @@ def _turned_limit(tree: TreeLimit, turned: bool) -> TreeLimit:
     return TreeLimit(tree.rate, None if tree.cut is None else _turned(tree.cut, turned))
 
 
-def _tightest(network: FlowNetwork, part: Int64) -> FlowCut:
-    """The border of the part with the least to take it in by, of those that parts share."""
+def _typical(network: FlowNetwork, part: Int64) -> FlowCut:
+    """The border of a part that has as much to take its share in by as parts have on average, or nearly."""
     into, out = flows_of(network, part)
     held = np.unique(part[network.ranks])
     share = Fraction(2 * (held.size - 1), held.size)
     inward = int(into.sum()) <= int(out.sum())
-    at = held[int(np.argmin((into if inward else out)[held]))]
+    units = (into if inward else out)[held]
+    at = held[int(np.argmin(np.abs(units - units.mean())))]
     return border(network, np.flatnonzero(part == at), inward=inward, share=share)
 
 

@@ -142,13 +142,18 @@ class Packing:
             self.bound = max(self.bound, total / float(price @ self.rate))
         return new
 
-    def weigh(self) -> None:
-        """Multiplicative weights: every round prices edges by what the rounds before have laid on them."""
+    def weigh(self, until: float = np.inf) -> None:
+        """Multiplicative weights: every round prices edges by what the rounds before have laid on them.
+
+        ``until``: on the clock of `time.monotonic`, when no more rounds begin.
+        """
         load = np.zeros(self.network.edges)
         price = 1.0 / self.rate
         rounds = max(_ROUNDS, _TREES // self.roots)
         for k in range(rounds):
             self.price(price, load)
+            if time.monotonic() > until:
+                return
             used = load / self.rate
             price = np.exp(_STEEPNESS * (1 + k / _ROUNDS) * (used / used.max() - 1.0)) / self.rate
 
@@ -233,7 +238,7 @@ class Packing:
     ) -> None:
         """Adds trees until the level is within ``gap`` of the bound, no tree is missing, or time is up."""
         started = time.monotonic()
-        self.weigh()
+        self.weigh(started + budget_s / 2)
         best: Float64 | None = None
         idle, least = 0, np.inf
         while idle < _PATIENCE:

@@ -209,8 +209,11 @@ class TreeSearch:
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
-        tried = {count: self._tried(forest, count) for count in counts if not self._stop}
-        if not tried or self._stop:
+        if self.over:  # large networks: the pieces that are most likely right, and no others
+            self._tried(forest, counts[-1])
+            return
+        tried = {count: self._tried(forest, count) for count in counts if not self.good}
+        if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
         for count in (near // 2, near * 2):
