@@ -98,6 +98,7 @@ def test_point_to_point_sends_less_than_a_broadcast() -> None:
 
 def test_a_task_has_hours_and_a_price() -> None:
     item = run(steps=100, gpu_hour_usd=2.0)
+    assert item.hours is not None
     assert item.hours == pytest.approx(100 * item.step_s / 3600)
     assert item.usd == pytest.approx(item.hours * 8 * 2.0)
 

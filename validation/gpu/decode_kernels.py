@@ -22,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def seconds_of(call: Callable[[], Any], repeats: int = 15, inner: int = 1) -> fl
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3 / inner)
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def in_graph(call: Callable[[], Any], calls: int) -> float:
@@ -135,11 +136,11 @@ def small_kernels() -> Iterator[Row]:
                 "graph",
                 0,
                 8.0 * rows * hidden,
-                in_graph(lambda x=x, y=y, w=w: fused_norm(x, y, w), 100),
+                in_graph(partial(fused_norm, x, y, w), 100),
             )
         for width in (3584, 14336):
             x = draw(rows, 2 * width)
-            yield "gate", f"{rows}x{width}", "graph", 0, 6.0 * rows * width, in_graph(lambda x=x: fused_gate(x), 100)
+            yield "gate", f"{rows}x{width}", "graph", 0, 6.0 * rows * width, in_graph(partial(fused_gate, x), 100)
         q, cos, sin = draw(rows, 40, 128), draw(rows, 1, 64), draw(rows, 1, 64)
         yield (
             "rope",
@@ -147,12 +148,12 @@ def small_kernels() -> Iterator[Row]:
             "graph",
             0,
             4.0 * rows * 5120,
-            in_graph(lambda q=q, cos=cos, sin=sin: fused_rope(q, cos, sin), 100),
+            in_graph(partial(fused_rope, q, cos, sin), 100),
         )
     for rows in (1, 16, 64, 256):
         logits = torch.randn(rows, 128256, device=_DEVICE)
-        yield "argmax", f"{rows}x128256", "graph", 0, 4.0 * rows * 128256, in_graph(lambda x=logits: x.argmax(-1), 20)
-        yield "top_p", f"{rows}x128256", "eager", 0, 4.0 * rows * 128256, seconds_of(lambda x=logits: top_p(x), inner=3)
+        yield "argmax", f"{rows}x128256", "graph", 0, 4.0 * rows * 128256, in_graph(partial(logits.argmax, -1), 20)
+        yield "top_p", f"{rows}x128256", "eager", 0, 4.0 * rows * 128256, seconds_of(partial(top_p, logits), inner=3)
 
 
 def products() -> Iterator[Row]:
@@ -271,7 +272,7 @@ def host_copies() -> Iterator[Row]:
             f"{name} to the GPU",
             0,
             nbytes,
-            seconds_of(lambda there=there: here.copy_(there, non_blocking=True), 5),
+            seconds_of(partial(here.copy_, there, non_blocking=True), 5),
         )
         yield (
             "host_copy",
@@ -279,7 +280,7 @@ def host_copies() -> Iterator[Row]:
             f"{name} to the host",
             0,
             nbytes,
-            seconds_of(lambda there=there: there.copy_(here, non_blocking=True), 5),
+            seconds_of(partial(there.copy_, here, non_blocking=True), 5),
         )
 
 
