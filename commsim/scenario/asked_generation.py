@@ -9,6 +9,8 @@ from typing import Any
 from commsim.document import Document, apply_overrides, raise_faults
 from commsim.document.types import KeyPath, show, suggest
 from commsim.errors import CommsimError, ScenarioError
+from commsim.generation.collectives import NCCL_VERSION
+from commsim.nccl.version import format_version
 from commsim.scenario.load import check_document
 from commsim.scenario.schema import Scenario
 from commsim.topology.presets import load_topology, preset_names
@@ -91,7 +93,8 @@ def _document(asked: AskedGeneration) -> Document:
         machine["nodes"] = nodes
         options["topology", "nodes"] = f"--nodes {nodes}"
     name = f"{Path(asked.model).stem if asked.model.endswith('.json') else asked.model} on {Path(asked.on).stem}"
-    data = {"name": name, "topology": machine, "workload": [{"generation": item}]}
+    library = {"name": "nccl", "version": format_version(NCCL_VERSION)}  # as the frameworks have it
+    data = {"name": name, "topology": machine, "library": library, "workload": [{"generation": item}]}
     return apply_overrides(Document(_FILE, data, overrides=options), asked.overrides)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.errors import InfeasibleError
 from commsim.generation.cache_send import CacheWays, PoolPlace
-from commsim.generation.collectives import NCCL_VERSION, Collectives, NcclSeconds
+from commsim.generation.collectives import Collectives, NcclSeconds
 from commsim.generation.memory import ReplicaMemory, replica_memory
 from commsim.generation.queue import EnginePool, simulate_pool, simulate_split
 from commsim.generation.replica import Replica
@@ -20,6 +20,7 @@ from commsim.generation.step import StepModel
 from commsim.generation.step_table import StepTable
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
+from commsim.nccl.version import parse_version
 from commsim.scenario.generation import GenerationSpec, ReplicaMesh, policy_for, replica_of, replicas_on, requests_of
 from commsim.scenario.generation_result import GenerationItem, LoadPoint
 from commsim.scenario.params import nccl_parameters
@@ -121,7 +122,7 @@ def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls
 
 def group_calls(setting: Setting, topology: Topology) -> NcclGroups:
     """NCCL on groups of the machine; calls in a CUDA graph follow each other, so that nobody waits for a launch."""
-    version = setting.library.named_version or NCCL_VERSION
+    version = parse_version(setting.library.version)
     env, text = for_groups(topology, version, setting.library.env)
     own, _ = nccl_parameters(setting, topology)
     calls = NcclGroups(topology, Options(version=version, env=env, registered=setting.library.registered), own)

@@ -32,6 +32,7 @@ def _file(folder: Path, nodes: int = 1, machine: str = "hgx-h100-ndr400", **chan
     scenario = {
         "name": "serve",
         "topology": {"preset": machine, "nodes": nodes},
+        "library": {"name": "nccl", "version": "2.27.5"},
         "workload": [{"generation": item}],
     }
     path = folder / "serve.yaml"
@@ -180,6 +181,16 @@ def test_weights_or_requests_without_room_are_infeasible(tmp_path: Path) -> None
 def test_other_libraries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="found generation with library gloo, expected library nccl"):
         cs.run(_file(tmp_path), "library=gloo")
+
+
+def test_what_is_saved_is_the_same_run(tmp_path: Path) -> None:
+    scenario = json.loads(_file(tmp_path, 2, mesh={"tp": 16}).read_text())
+    del scenario["library"]
+    (tmp_path / "s.yaml").write_text(json.dumps(scenario))
+    (one,) = load_scenarios(tmp_path / "s.yaml")
+    (tmp_path / "again.yaml").write_text(resolved_yaml(one))
+    first, again = (cs.run(tmp_path / name).answers[0].to_dict() for name in ("s.yaml", "again.yaml"))
+    assert first == again
 
 
 def test_an_engine_without_work_holds_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from commsim.document import read_documents
 from commsim.generation.parameters import generation_parameters, generation_values
 from commsim.generation.steady import ClosedLoop
 from commsim.generation.terms import PATH, kernels
+from commsim.scenario.load import load_scenarios
+from commsim.scenario.run import prepare, run
 from study.generation import FOLDER, MODES, PROJECT, WITHOUT, document, key_of, path_without, score
 from study.generation_report import page, summary
 from study.serving_fit import MOST_RUNS, Predictions, first_seconds, fitted, free_parameters, some_runs
@@ -54,12 +57,12 @@ def test_the_page_and_the_summary_say_the_figures(few: Path) -> None:
 
 
 def test_the_command_says_what_is_wrong_on_one_screen(few: Path, tmp_path: Path) -> None:
-    run = CliRunner().invoke(app, ["generation", "--runs", str(few), "--mode", "leave-nothing"])
-    assert "found 'leave-nothing', expected one of leave-model or leave-gpu" in str(run.exception)
+    said = CliRunner().invoke(app, ["generation", "--runs", str(few), "--mode", "leave-nothing"])
+    assert "found 'leave-nothing', expected one of leave-model or leave-gpu" in str(said.exception)
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("a,b\n1,2\n", encoding="utf-8")
-    run = CliRunner().invoke(app, ["generation", "--runs", str(wrong)])
-    assert "wrong.csv:1:1: found no column" in str(run.exception)
+    said = CliRunner().invoke(app, ["generation", "--runs", str(wrong)])
+    assert "wrong.csv:1:1: found no column" in str(said.exception)
 
 
 def test_everything_that_is_scored_has_parameters_without_it() -> None:
@@ -114,3 +117,30 @@ def test_steady_loops_are_nearly_what_the_queue_says() -> None:
         near = ClosedLoop(row.loop.concurrency, 0.95 * row.loop.isl, 0.95 * row.loop.osl)  # the mean of what is drawn
         each = steady.times(row.replica, near, values).each_s
         assert queue.of(row.replica, row.loop).each_s == pytest.approx(each, rel=0.02)
+
+
+def test_the_score_is_what_a_scenario_says(tmp_path: Path) -> None:
+    path = tmp_path / "same.yaml"
+    path.write_text(
+        """name: a run of the table
+topology: {preset: hgx-b200, gpus_per_node: 2}
+library: {name: nccl, version: 2.27.5}
+workload:
+  - generation:
+      model: minimax-m2
+      mesh: {tp: 2}
+      framework: vllm
+      release: 0.19.0
+      precision: fp8_block
+      cache_precision: fp8
+      prompt: {tokens: 1024, range_ratio: 0.9}
+      answer: {tokens: 1024, range_ratio: 0.9}
+      batch: 64
+      requests: 640
+""",
+        encoding="utf-8",
+    )
+    answer: Any = run(prepare(load_scenarios(path)[0])).answers[0]
+    row = next(row for row in read_runs(PROJECT).rows if row.id == "s11")
+    scored = QueueTimes(generation_values()).of(row.replica, row.loop)
+    assert (answer.run.ttft_s, answer.run.tpot_s) == pytest.approx((scored.first_s, scored.each_s), rel=1e-6)
