@@ -7,6 +7,7 @@
     python validation/fit_generation.py --runs     fits parameters to runs instead, to all and without each architecture
                                                    and GPU; with --write into parameters.yaml and
                                                    validation/generation/runs_without.yaml
+    python validation/fit_generation.py --first F  fits what servers need before the queue to a score's JSON file
 
 Terms of a kind of kernel (family and format) are shared by all GPUs. Of a GPU that is left out only its datasheet is
 known. Residuals are those of logarithms with a robust loss; every GPU weighs as much as any other.
@@ -27,6 +28,7 @@ import pandas as pd
 from generation_operators import BOUNDS, OPERATORS, Float64, Kernel
 from measured_operators import CHECKOUT
 
+from commsim.document import read_documents
 from commsim.files import write_atomically
 from commsim.generation.parameters import PATH as PARAMETERS
 from commsim.generation.parameters import generation_parameters
@@ -155,7 +157,7 @@ def _queued(rows: Sequence[Any], values: Terms) -> list[float]:
 
 def fit_runs(*, write: bool) -> int:
     """Fit parameters to the project's runs, whole and with each architecture and GPU left out."""
-    from study.generation import MODES, PROJECT, WITHOUT, key_of, path_without
+    from study.generation import MODES, PROJECT, key_of, path_without
     from study.serving_fit import Predictions, first_seconds, fitted, free_parameters, some_runs
     from study.serving_rows import read_runs
 
@@ -187,25 +189,58 @@ def fit_runs(*, write: bool) -> int:
     for name in names:
         print(f"{name:30} {_number(whole[name]):>10}  {' '.join(_number(of[name]) for of in left.values())}")
     if write:
-        head = (
-            "# Parameters of parameters.yaml, fitted without one architecture or GPU by `fit_generation.py --runs`.\n"
-        )
-        lines = [f"{key}: {{{', '.join(f'{n}: {_number(v)}' for n, v in of.items())}}}" for key, of in left.items()]
-        write_atomically(
-            WITHOUT, head + "\n".join(f'"{line.split(": {")[0]}": {{{line.split(": {")[1]}' for line in lines) + "\n"
-        )
-        text = PARAMETERS.read_text(encoding="utf-8")
-        for name in names:
-            pattern = re.compile(rf"^({re.escape(name)}:\n(?:  .*\n)*?  value: ).*$", re.MULTILINE)
-            text, hits = pattern.subn(rf"\g<1>{_number(whole[name])}", text)
-            assert hits == 1, name
-        write_atomically(PARAMETERS, text)
+        _write_runs(left, {name: whole[name] for name in names})
     return 0
+
+
+def fit_first(scored: Path, *, write: bool) -> int:
+    """Fit what servers need before the queue to a score's figures (`--mode leave-model --json`), whose times to the
+    first token hold what was known of it: all else of them stays as it is."""
+    from study.generation import PROJECT, WITHOUT, key_of
+    from study.serving_fit import first_seconds
+    from study.serving_rows import read_runs
+
+    known: dict[str, dict[str, float]] = {k: dict(v) for k, v in read_documents(WITHOUT)[0].data.items()}
+    times = {row["id"]: 1e-3 * row["ttft_ms"] for row in json.loads(scored.read_text(encoding="utf-8"))["rows"]}
+    rows = [row for row in read_runs(PROJECT).rows if row.split is None and row.id in times]
+    queued = [times[r.id] - float(known[key_of(r, "leave-model")][f"host.first.{r.framework}"]) for r in rows]
+
+    def stated(chosen: list[int]) -> dict[str, float]:
+        some = [rows[i] for i in chosen], [queued[i] for i in chosen]
+        seconds = {name: first_seconds(*some, name.rsplit(".", 1)[1]) for name in FIRST}
+        return {name: STARTS[name] if np.isnan(s) else s for name, s in seconds.items()}
+
+    for key, of in known.items():
+        mode = "leave-model" if key.startswith("model:") else "leave-gpu"
+        of.update(stated([i for i, row in enumerate(rows) if key_of(row, mode) != key]))
+        print(key, {name: of[name] for name in FIRST})
+    whole = stated(list(range(len(rows))))
+    print("all", whole)
+    if write:
+        _write_runs(known, whole)
+    return 0
+
+
+def _write_runs(left: Mapping[str, Terms], whole: Terms) -> None:
+    """Parameters without each architecture and GPU, and what ships."""
+    from study.generation import WITHOUT
+
+    head = "# Parameters of parameters.yaml, fitted without one architecture or GPU by `fit_generation.py --runs`.\n"
+    lines = [f'"{key}": {{{", ".join(f"{n}: {_number(v)}" for n, v in of.items())}}}' for key, of in left.items()]
+    write_atomically(WITHOUT, head + "\n".join(lines) + "\n")
+    text = PARAMETERS.read_text(encoding="utf-8")
+    for name, value in whole.items():
+        pattern = re.compile(rf"^({re.escape(name)}:\n(?:  .*\n)*?  value: ).*$", re.MULTILINE)
+        text, hits = pattern.subn(rf"\g<1>{_number(value)}", text)
+        assert hits == 1, name
+    write_atomically(PARAMETERS, text)
 
 
 def main() -> int:
     """Show the errors, write them and the terms where asked."""
     arguments = sys.argv[1:]
+    if "--first" in arguments:
+        return fit_first(Path(arguments[arguments.index("--first") + 1]), write="--write" in arguments)
     if "--runs" in arguments:
         return fit_runs(write="--write" in arguments)
     operators = [make() for make in OPERATORS]

@@ -130,15 +130,16 @@ def has_room(row: ServingRow) -> bool:
 
 
 def first_seconds(rows: Sequence[ServingRow], queued_s: Sequence[float], framework: str) -> float:
-    """Seconds before the queue that rows of a framework say, by the medians of their logarithms; NaN of no rows."""
-    pairs = [
-        (q, r.first_s)
+    """Seconds before the queue by which half of a framework's runs are predicted too early and half too late; NaN of
+    no rows. Runs listed several times count once."""
+    pairs = {
+        (r.replica, r.loop, r.first_s): (q, r.first_s)
         for q, r in zip(queued_s, rows, strict=True)
         if r.framework == framework and r.first_s > 0 and q > 0
-    ]
+    }
     if not pairs:
         return float("nan")
-    queued, measured = np.array(pairs).T
+    queued, measured = np.array(list(pairs.values())).T
     steps = np.arange(0.0, 0.5, 0.0025)
-    costs = [float(np.median(np.abs(np.log((queued + step) / measured)))) for step in steps]
-    return float(steps[int(np.argmin(costs))])
+    off = [abs(float(np.median(np.log((queued + step) / measured)))) for step in steps]
+    return float(steps[int(np.argmin(off))])
