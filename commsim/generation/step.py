@@ -119,8 +119,9 @@ class StepModel:
     def _host(self, batch: Batch, gpu_s: float) -> float:
         """What the GPU waits for: the scheduler, new requests, and launches where no graph is replayed."""
         r, v, name = self.replica, self.values, self.replica.engine.framework
-        seconds = v[f"host.step.{name}"] + v[f"host.sequence.{name}"] * batch.sequences
-        seconds += v[f"host.request.{name}"] * batch.prompt_sequences
+        each = 1.0 / r.attention_dp  # groups have schedulers of their own
+        seconds = v[f"host.step.{name}"] + v[f"host.sequence.{name}"] * batch.sequences * each
+        seconds += v[f"host.request.{name}"] * batch.prompt_sequences * each
         if batch.prompt_tokens or not r.engine.cuda_graph:
             launched = (small_kernels(r, self.layers) + GROUPED_KERNELS * self.layers.total) * r.pp
             seconds += max(launched * v[f"host.kernel.{name}"] - gpu_s, 0.0)

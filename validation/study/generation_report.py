@@ -95,7 +95,7 @@ _MISSES = (
     "the time per token of equal runs beside them. Multi-token prediction does that; no column says so, and none is "
     "assumed.",
     "- Pools on GB200: the source gives the GPUs of prefill and decode together as one mesh (12 to 72 GPUs with all of "
-    "them as tensor parallel). They are predicted as one engine with attention data parallel over all of them.",
+    "them as tensor parallel). As many engines of four are taken to read prompts as keep pace; the others decode.",
     "- Times to the first token of bursts: what a request waits for hangs on how many others come with it.",
 )
 

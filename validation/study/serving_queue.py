@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from commsim.generation.batch import Batch
 from commsim.generation.collectives import NIC_BYTES_PER_S
 from commsim.generation.memory import replica_memory
 from commsim.generation.policy import Policy, policy_of
@@ -22,7 +23,7 @@ from commsim.generation.step import StepModel
 from commsim.generation.step_table import StepTable
 from commsim.generation.terms import Kernels, kernels
 from commsim.training.compute import Values
-from study.serving_rows import Split
+from study.serving_rows import ENGINE_GPUS, READER_GPUS, Split
 
 ROUNDS, MOST_REQUESTS = 10, 2000
 """Requests of each client, as benchmarks of serving send them, and of all clients at most (three each at least)."""
@@ -36,11 +37,18 @@ INTAKE_STEPS = ((16, 10), (2**31, 30))
 which its own default has at 1): read off the runs, whose time to the first token doubles from 8 to 16 clients."""
 
 
+BALANCED_STEPS = 60
+"""Steps for which TensorRT-LLM holds prompts back until all groups of attention have some (`attention_dp_config`,
+`enable_balance` with `timeout_iters`): times to the first token of such runs are one second and not a third of it."""
+
+
 def policy_of_run(replica: Replica, loop: ClosedLoop, values: Values) -> Policy:
     """What the scheduler of a run does."""
     policy = replace(policy_of(replica), before_s=values[f"host.first.{replica.engine.framework}"])
     if replica.engine.framework == "sglang":
         return replace(policy, intake_steps=next(steps for below, steps in INTAKE_STEPS if loop.concurrency < below))
+    if replica.engine.framework == "tensorrt_llm" and replica.attention_dp > 1:
+        return replace(policy, intake_steps=BALANCED_STEPS)
     return policy
 
 
@@ -50,6 +58,10 @@ class LoopTimes:
 
     first_s: float
     each_s: float
+
+
+DATA_PARALLEL_FROM = 16
+"""Sequences on each GPU from which all GPUs of a pool that decode are one engine with attention data parallelism."""
 
 
 class QueueTimes:
@@ -65,6 +77,8 @@ class QueueTimes:
         c, isl, osl = loop.concurrency, round(loop.isl), round(loop.osl)
         rounds = max(min(ROUNDS, MOST_REQUESTS // c), 3)
         requests = drawn(Lengths(isl, RANGE_RATIO), Lengths(osl, RANGE_RATIO), rounds * c).closed(c)
+        if split is not None and split.gpus:
+            replica, split = self._engines(replica, split, loop)
         decode = self._pool(replica, loop)
         if split is None:
             run = simulate_pool(decode, requests)
@@ -72,6 +86,26 @@ class QueueTimes:
             prefill = replace(self._pool(split.reader, loop), replicas=split.readers)
             run = simulate_split(prefill, replace(decode, replicas=split.decoders), _send(replica), requests)
         return LoopTimes(run.ttft_s, run.tpot_s)
+
+    def _engines(self, one: Replica, split: Split, loop: ClosedLoop) -> tuple[Replica, Split]:
+        """The engines of a pool: as few GPUs read as keep pace with those that decode, which are one engine with
+        attention data parallelism where each has many sequences, else engines of eight."""
+        prompt_s = StepModel(split.reader, values=self._values, kernels=self._terms).seconds(
+            Batch(0, 0.0, round(loop.isl), 1)
+        )
+        for reading in range(READER_GPUS, split.gpus - ENGINE_GPUS + 1, READER_GPUS):
+            decoding = split.gpus - reading
+            if decoding % ENGINE_GPUS:
+                continue
+            many = one.model.moe is not None and loop.concurrency / decoding >= DATA_PARALLEL_FROM
+            engine = replace(one, tp=1, attention_dp=decoding, moe_tp=1, moe_ep=decoding) if many else one
+            engines = 1 if many else decoding // ENGINE_GPUS
+            cached, each = loop.isl + loop.osl / 2.0, max(loop.concurrency // engines, 1)
+            step_s = StepModel(engine, values=self._values, kernels=self._terms).seconds(Batch(each, cached)).total_s
+            chosen = engine, replace(split, readers=reading // READER_GPUS, decoders=engines, gpus=0)
+            if reading / READER_GPUS / prompt_s.total_s >= loop.concurrency / (loop.osl * step_s):
+                break
+        return chosen
 
     def _pool(self, replica: Replica, loop: ClosedLoop) -> EnginePool:
         if replica not in self._tables:

@@ -36,11 +36,13 @@ MILLI = 1e-3
 
 @dataclass(frozen=True)
 class Split:
-    """Engines that read prompts apart from those that decode, and how many there are of each."""
+    """Engines that read prompts apart from those that decode, and how many there are of each; ``gpus``: of a pool whose
+    engines no column says, which `study.serving_queue` then chooses."""
 
     reader: Replica
-    readers: int
-    decoders: int
+    readers: int = 1
+    decoders: int = 1
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,9 @@ def _row(record: CsvRecord, name: str) -> ServingRow:
     loop = ClosedLoop(max(round(concurrency), 1), isl, osl)
     split = None
     if layout.pool:
-        replica, split = pool_of(replica, layout.pool, loop.concurrency)
+        replica, split = pool_of(replica, layout.pool)
     elif mode.startswith("disagg"):
-        split = Split(replica, 1, 1)
+        split = Split(replica)
     return ServingRow(name, replica, split, loop, first_s, each_s, record["system"], mode, architecture(of))
 
 
@@ -256,20 +258,13 @@ def layout_of(record: CsvRecord, of: Model, gpu: Accelerator) -> Layout:
     return Layout(tp, pp, dp, moe_tp, ep, groups)
 
 
-ENGINE_GPUS, DATA_PARALLEL_FROM = 8, 16
-"""GPUs of an engine of a pool, and sequences on each GPU from which all that decode are one engine with attention data
-parallelism."""
+ENGINE_GPUS, READER_GPUS = 8, 4
+"""GPUs of an engine that decodes, and of one that reads, of a pool whose engines no column says."""
 
 
-def pool_of(one: Replica, gpus: int, concurrency: int) -> tuple[Replica, Split]:
-    """The engines that decode of a pool of so many GPUs, and those that read: what engines of eight leave (four), or
-    eight. Where every GPU has many sequences, those that decode are one engine, each GPU with sequences of its own."""
-    reading = gpus % ENGINE_GPUS or ENGINE_GPUS
-    decoding = gpus - reading
-    if decoding < ENGINE_GPUS:
-        raise CommsimError(f"its mesh of {gpus} GPUs cuts no head, and no pool of engines of {ENGINE_GPUS} is in it")
-    experts = one.model.moe is not None
-    reader = replace(one, tp=reading, moe_tp=reading)
-    if experts and concurrency / decoding >= DATA_PARALLEL_FROM:
-        return replace(one, tp=1, attention_dp=decoding, moe_tp=1, moe_ep=decoding), Split(reader, 1, 1)
-    return replace(one, tp=ENGINE_GPUS, moe_tp=ENGINE_GPUS), Split(reader, 1, decoding // ENGINE_GPUS)
+def pool_of(one: Replica, gpus: int) -> tuple[Replica, Split]:
+    """An engine that decodes of a pool of so many GPUs, and what is known of the pool."""
+    if gpus < ENGINE_GPUS + READER_GPUS or gpus % READER_GPUS:
+        raise CommsimError(f"its mesh of {gpus} GPUs cuts no head, and no pool of engines of 4 and 8 GPUs has so many")
+    reader = replace(one, tp=READER_GPUS, moe_tp=READER_GPUS)
+    return replace(one, tp=ENGINE_GPUS, moe_tp=ENGINE_GPUS), Split(reader, gpus=gpus)
