@@ -162,7 +162,7 @@ def test_each_kind_reads_back(mixed: tuple[Shown, Path]) -> None:
     _same(claim, back.answers[2])
     for name in ("seconds", "nodes", "ranks", "calls", "path", "bottleneck"):
         _same(getattr(replayed, name), getattr(back.answers[3], name))
-    assert kinds_of(back) == ["bandwidth", "breakdown", "memory", "pipeline", "ranks"]
+    assert kinds_of(back) == ["bandwidth", "breakdown", "bound", "memory", "pipeline", "ranks"]
     assert len(pictures(back, "ranks")) == 1
 
 
