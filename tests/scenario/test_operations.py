@@ -80,13 +80,13 @@ def test_compare_takes_type_and_reduction_from_the_log_unless_the_scenario_state
     words = ["compare", "--no-plot", "--no-what-if"]
     open_ = CliRunner().invoke(app, [*words, str(written(tmp_path)), str(log)])
     assert open_.exit_code == 0, open_.output
-    assert open_.stdout.splitlines()[0].endswith("1.00 times the predicted time at the median size")
+    assert "1.00 times the predicted time at the median size" in open_.stdout.splitlines()[0]
     stated = CliRunner().invoke(app, [*words, str(written(tmp_path, ", dtype: float32, redop: sum")), str(log)])
     assert stated.exit_code == 0, stated.output
     (summed,) = run(load_scenarios(written(tmp_path, ", dtype: float32, redop: sum"))[0]).items
     factor = average.rows[0].time_s / summed.rows[0].time_s
     assert factor > 1.2
-    assert f"slower than expected: x{factor:.2f} at 1 of 1 sizes" in stated.stdout
+    assert f"slower x{factor:.2f}" in stated.stdout
     note = "the log is of an avg of bfloat16, the prediction of a sum of float32: NCCL may choose another algorithm"
     assert note in " ".join(stated.stdout.split())
     assert "NCCL may choose" not in open_.stdout
