@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commsim.accuracy.healthy import LARGE_ABOVE, PATH, RARE, Healthy, Spread, parts_of
+from commsim.accuracy.healthy import LARGE_ABOVE, PATH, RARE, Healthy, Tail, parts_of
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
 
@@ -57,7 +57,7 @@ def _log(each: Scored) -> Log:
     return Log(case.slug, case.system, case.healthy, case.nodes, np.asarray(each.log.nbytes) > LARGE_ABOVE, ratio)
 
 
-def spread_of(of: Sequence[Log], part: str) -> Spread:
+def spread_of(of: Sequence[Log], part: str) -> Tail:
     """The likeliest Student t of two degrees of freedom; systems weigh alike."""
     from scipy.optimize import minimize
 
@@ -70,7 +70,7 @@ def spread_of(of: Sequence[Log], part: str) -> Spread:
         return float(np.sum(weight * (1.5 * np.log1p(z * z / 2.0) + at[1])))
 
     best = minimize(cost, np.array([np.median(x), math.log(0.1)]), method="Nelder-Mead").x
-    return Spread(middle=round(float(best[0]), 4), scale=round(math.exp(float(best[1])), 4), systems=len(count))
+    return Tail(middle=round(float(best[0]), 4), scale=round(math.exp(float(best[1])), 4), systems=len(count))
 
 
 def known_without(of: Sequence[Log], system: str | None) -> Healthy:

@@ -34,7 +34,7 @@ MISSED = 0.05
 """A curve is judged only where no more than this share of machines twice as slow would look like it."""
 
 
-class Spread(Frozen):
+class Tail(Frozen):
     """ln(measured / predicted) of healthy machines: a Student t of two degrees of freedom."""
 
     middle: float
@@ -44,7 +44,7 @@ class Spread(Frozen):
     def above(self, x: float) -> float:
         """Share of healthy machines at x or slower.
 
-        >>> Spread(middle=0.0, scale=0.05, systems=9).above(0.0)
+        >>> Tail(middle=0.0, scale=0.05, systems=9).above(0.0)
         0.5
         """
         z = (x - self.middle) / self.scale
@@ -54,8 +54,8 @@ class Spread(Frozen):
 class Healthy(Frozen):
     """By part of the sizes."""
 
-    small: Spread
-    large: Spread
+    small: Tail
+    large: Tail
 
 
 @lru_cache(maxsize=1)
@@ -65,13 +65,13 @@ def healthy() -> Healthy:
 
 
 @dataclass(frozen=True)
-class Part:
+class Sizes:
     """Small or large messages of a curve: their median ln(measured / predicted), and that of healthy machines."""
 
     name: str
     sizes: int
     middle: float
-    spread: Spread
+    spread: Tail
 
     @property
     def as_slow(self) -> float:
@@ -99,14 +99,14 @@ class Part:
         return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
 
 
-def parts(comparison: Comparison, known: Healthy | None = None) -> list[Part]:
+def parts(comparison: Comparison, known: Healthy | None = None) -> list[Sizes]:
     """The parts that a curve has, large messages first."""
     ratio = np.log(comparison.measured_s / comparison.predicted_s)
     return list(parts_of(comparison.size_bytes > LARGE_ABOVE, ratio, known or healthy()))
 
 
-def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy) -> Iterator[Part]:
+def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy) -> Iterator[Sizes]:
     """The parts of a curve whose sizes are `large` or not, by their ln(measured / predicted)."""
     for name, rows in (("large", large), ("small", ~large)):
         if rows.any():
-            yield Part(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))
+            yield Sizes(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.compare import Comparison
-from commsim.accuracy.healthy import Part, parts
+from commsim.accuracy.healthy import Sizes, parts
 from commsim.measure.records import Curve
 from commsim.units import format_bytes
 
@@ -36,7 +36,7 @@ class Verdict:
     low: Float64
     high: Float64
     assumed: bool  # the prediction came without a band
-    parts: tuple[Part, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
+    parts: tuple[Sizes, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
 
     @property
     def ratio(self) -> Float64:
@@ -126,7 +126,7 @@ class Verdict:
         )
 
 
-def _share(part: Part) -> str:
+def _share(part: Sizes) -> str:
     """How many healthy machines are like it, the rarer side."""
     share, how = min((part.as_slow, "slow"), (1.0 - part.as_slow, "fast"))
     percent = f"{100 * share:.2g}" if share >= 1e-3 else "fewer than 0.1"

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.accuracy.healthy import RARE, Healthy, Spread, healthy, parts_of
+from commsim.accuracy.healthy import RARE, Healthy, Tail, healthy, parts_of
 
-KNOWN = Healthy(small=Spread(middle=0.0, scale=0.13, systems=30), large=Spread(middle=0.0, scale=0.05, systems=30))
+KNOWN = Healthy(small=Tail(middle=0.0, scale=0.13, systems=30), large=Tail(middle=0.0, scale=0.05, systems=30))
 
 
 @given(x=st.floats(-3, 3), middle=st.floats(-0.2, 0.2), scale=st.floats(0.01, 1.0))
 def test_the_share_is_that_of_student_t(x: float, middle: float, scale: float) -> None:
     from scipy.stats import t
 
-    spread = Spread(middle=middle, scale=scale, systems=3)
+    spread = Tail(middle=middle, scale=scale, systems=3)
     assert spread.above(x) == pytest.approx(float(t.sf((x - middle) / scale, 2)), abs=1e-9)
 
 
