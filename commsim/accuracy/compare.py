@@ -8,7 +8,7 @@ alone rewards predictions that are too low, since no error of a prediction that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +116,7 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
         notes.append(f"{disturbance}; compared is the out-of-place time")
     if measured.n_ranks is None:
         notes.append(f"the log does not say how many ranks it ran on; taken as {predicted.n_ranks}")
+        measured = replace(measured, n_ranks=predicted.n_ranks)
     elif predicted.n_ranks != measured.n_ranks:
         raise LogFormatError(
             f"{measured.name} measures {measured.n_ranks} ranks, but {predicted.name} predicts {predicted.n_ranks}"

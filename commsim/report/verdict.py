@@ -107,7 +107,7 @@ def speed_text(speed: float) -> str:
 def bus_bandwidths(verdict: Verdict) -> list[tuple[float, float, float]]:
     """GB/s at each size: what was measured, and the slowest and the quickest that are expected."""
     c = verdict.comparison
-    factor = c.measured.factor() if c.measured.n_ranks else c.predicted.factor()
+    factor = c.measured.factor()
     times = (c.measured_s, c.predicted_s * verdict.high, c.predicted_s * verdict.low)
     return list(zip(*((c.size_bytes * factor / GIGA / time).tolist() for time in times), strict=True))
 

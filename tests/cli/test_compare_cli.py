@@ -290,3 +290,17 @@ def test_a_reader_that_leaves_is_no_error(scenario: Path) -> None:
     command = f"{run} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_log_that_does_not_say_its_ranks_is_drawn_as_of_the_predictions(scenario: Path, tmp_path: Path) -> None:
+    """Times that its bandwidth columns contradict leave the number of ranks unknown."""
+    curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", SIZES)
+    log = tmp_path / "log.csv"
+    rows = "".join(f"{n},{1e6 * t / 3:.3f}\n" for n, t in zip(curve.size_bytes, curve.time_s, strict=True))
+    log.write_text(f"size_bytes,oop_time_us\n{rows}")
+    (tmp_path / "INDEX_x.csv").write_text("slug,collective\nlog,all_reduce\n")
+    done = compare(scenario, log, "--out", tmp_path / "o")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("log: faster than expected: x3.00")
+    assert "does not say how many ranks" in done.stdout
+    assert (tmp_path / "o" / "comparison.png").is_file()
