@@ -109,7 +109,10 @@ def test_a_task_has_hours_and_a_price() -> None:
         ({"behind": 1}, "workload.0.rl.engines.gpus: found gpus left out and behind 1"),
         ({"critic": "opt-350m"}, "workload.0.rl.critic: found opt-350m, expected none with grpo"),
         ({"training__global_batch_size": 20}, "found 20, expected a divisor of prompts * samples = 32"),
-        ({"samples": 1_000_000}, "workload.0.rl.samples: found prompts * samples = 8,000,000 requests, expected at most"),
+        (
+            {"samples": 1_000_000},
+            "workload.0.rl.samples: found prompts * samples = 8,000,000 requests, expected at most",
+        ),
         ({"answer__mean": 600.0}, "workload.0.rl.answer.mean: found a mean of 600.0, expected at most 500"),
         ({"engines__gpus": 8}, "found 8 GPUs of engines and 0 of other models, expected fewer than the machine's 8"),
         ({"engines__gpus": 6, "engines__tp": 4}, "found 4 GPUs for an engine, expected a divisor of the 6 that"),
