@@ -47,8 +47,8 @@ class ServingPlan(Answered):
         lines = [
             f"{asked.model} in {one.spec.precision} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x "
             f"{mesh_words(one)}, {one.batch:,} requests at once on each.",
-            f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {user_words(one.tokens_per_s_per_user)} tokens/s per user: "
-            f"{each_words(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
+            f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {user_words(one.tokens_per_s_per_user)} tokens/s per "
+            f"user: {each_words(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
         ]
         if one.usd_per_million:
             lines.append(f"A million tokens of answers cost ${one.usd_per_million:,.2f}.")
@@ -155,7 +155,7 @@ class ServingPlan(Answered):
                 ),
                 Section("All choices", (table([name.replace("_", " ") for name in heads], shown),)),
                 Section("What was looked at", (Code("\n".join(self.counted())),)),
-                Section("The best one as a scenario", (Code(self.scenario),)),
+                *([Section("The best one as a scenario", (Code(self.scenario),))] if self.best.meets else []),
                 Section("How sure this is", (Text(sureness),)),
             ),
         )
