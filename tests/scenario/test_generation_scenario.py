@@ -149,6 +149,31 @@ def test_apart_caches_cross_the_network_and_answers_do_not_wait_for_prompts(tmp_
         ({"prompt": 0}, "generation.prompt", "expected a whole number >= 1"),
         ({"prompt": "many"}, "generation.prompt", "expected tokens such as 1024"),
         ({"answer": {"tokens": 9, "cv": 1, "range_ratio": 0.5}}, "generation.answer.cv", "expected one of them"),
+        (
+            {"prompt": {"tokens": 2000, "cv": 1.0, "most": 10}},
+            "generation.prompt.tokens",
+            "found a mean of 2000, expected at most 10",
+        ),
+        (
+            {"answer": {"tokens": 100, "range_ratio": 0.5, "most": 40}},
+            "generation.answer.tokens",
+            "found lengths from 50 up, expected at most 40",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"ep": 8}},
+            "generation.mesh.ep",
+            "1 * 1 = 1, the ranks that share the experts; say attention_dp 8 (--attention-dp 8) or tp 8 (--tp 8)",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"tp": 8, "ep": 3}},
+            "generation.mesh.ep",
+            "found ep 3, expected a divisor of tp * attention_dp = 8 * 1 = 8",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"ep": 16}},
+            "generation.mesh.ep",
+            "found ep 16, expected at most 8, the experts of mixtral-8x7b",
+        ),
         ({"requests": 0}, "generation.requests", "expected a whole number >= 1"),
         ({"release": "new"}, "generation.release", "found 'new'"),
         ({"file": "no.csv"}, "generation.prompt", "found it beside file"),
