@@ -203,6 +203,20 @@ def test_weights_or_requests_without_room_are_infeasible(tmp_path: Path) -> None
         _run(tmp_path, prompt=10_000_000)
 
 
+def test_what_the_gpu_or_the_model_was_not_made_for_is_warned_of(tmp_path: Path) -> None:
+    warnings = cs.run(_file(tmp_path, precision="nvfp4", prompt=9000)).warnings
+    text = "H100-SXM5-80GB has no units for nvfp4: only weights have that type, products run in 16 bit"
+    assert [one for one in warnings if "units" in one or "made for" in one] == [text]  # that of Llama's is not known
+    warnings = cs.run(_file(tmp_path, model="gpt2-124m", mesh={"tp": 1}, prompt=1000)).warnings
+    assert list(warnings) == ["the longest request has 1,064 tokens, but gpt2-124m was made for 1,024"]
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+              "intermediate_size": 1024, "vocab_size": 1000}  # fmt: skip
+    for known, said in (({}, 0), ({"max_position_embeddings": 576}, 0), ({"max_position_embeddings": 575}, 1)):
+        (tmp_path / "config.json").write_text(json.dumps(config | known))
+        warnings = cs.run(_file(tmp_path, model="config.json")).warnings
+        assert sum("was made for 575" in one for one in warnings) == len(warnings) == said
+
+
 def test_other_libraries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommsimError, match="found generation with library gloo, expected library nccl"):
         cs.run(_file(tmp_path), "library=gloo")

@@ -128,6 +128,11 @@ def test_what_does_not_go_together_is_said_at_its_key(changes: dict[str, Any], m
     assert message in str(caught.value)
 
 
+def test_engines_whose_gpu_has_no_units_for_the_format_are_warned_of() -> None:
+    warnings = api.run(scenario(engines__precision="nvfp4")).warnings
+    assert any("has no units for nvfp4: only weights have that type" in one for one in warnings)
+
+
 def test_an_engine_without_room_is_said_at_the_item() -> None:
     with pytest.raises(ScenarioError, match=r"workload\.0\.rl: found .* GiB of weights of llama3-70b"):
         run(training__model="llama3-70b", training__mesh={"tp": 8})
