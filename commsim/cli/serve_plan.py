@@ -64,6 +64,8 @@ def plan_serving(
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)
+    if not planned.best.meets:  # what was looked at is shown, but it is no answer
+        raise typer.Exit(1)
 
 
 def _document(planned: ServingPlan) -> dict[str, Any]:
@@ -78,15 +80,18 @@ def _document(planned: ServingPlan) -> dict[str, Any]:
 
 
 def _write(planned: ServingPlan, folder: Path, html: bool) -> list[Path]:
-    """Writes serving.json, the best scenario, the picture and the page; returns the paths."""
+    """Writes serving.json, the best scenario where it meets the bounds, the picture and the page; returns the paths."""
     import json
 
+    scenario = folder / "best.yaml"
     best = f"# The best way of {planned.name}: commsim run simulates it with all replicas\n{planned.scenario}"
     written = [
         write_atomically(folder / "serving.json", json.dumps(_document(planned), indent=2, allow_nan=False) + "\n"),
-        write_atomically(folder / "best.yaml", best),
+        *([write_atomically(scenario, best)] if planned.best.meets else []),
         *write_both(folder / "front", plot_front(planned)),
     ]
+    if not planned.best.meets:
+        scenario.unlink(missing_ok=True)  # that of a question before
     if html:
         written.append(write_atomically(folder / "report.html", page_text(planned.page())))
     return written

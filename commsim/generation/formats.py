@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import Accelerator
@@ -91,6 +91,17 @@ class Formats:
 def formats(weights: str, experts: str = "", cache: str = "") -> Formats:
     """By names; experts are as the weights and the cache is in 16 bit where nothing is said of them."""
     return Formats(format_of(weights), format_of(experts or weights), cache or "bf16")
+
+
+def narrow(kind: Format, gpu: Accelerator) -> bool:
+    """Whether a GPU lacks the units of a format; 8-bit integers have units of their own from Turing on."""
+    return kind.product != "bf16" and kind.name != "int8" and not gpu.supports(kind.product)
+
+
+def as_run(kind: Format, gpu: Accelerator) -> Format:
+    """The format as kernels run it on a GPU: without units for it weights alone are narrow, as those of 4 bit beside
+    16-bit inputs are (Marlin in vLLM and SGLang), and nothing is cast before a product."""
+    return replace(kind, product="bf16", input_bytes=2.0, kernel="int4") if narrow(kind, gpu) else kind
 
 
 def peak_of(gpu: Accelerator, kind: Format) -> float:

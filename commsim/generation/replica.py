@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from commsim.errors import ScenarioError
-from commsim.generation.formats import Formats
+from commsim.generation.formats import FORMATS, Formats, as_run
 from commsim.training.accelerator import Accelerator
 from commsim.training.model import Model
 
@@ -53,6 +53,9 @@ class Replica:
         for name in ("tp", "pp", "attention_dp", "moe_ep"):
             if getattr(self, name) < 1:
                 raise ScenarioError(f"found {name} = {getattr(self, name)}, expected at least 1")
+        f = self.formats
+        run = replace(f, weights=as_run(f.weights, self.gpu), experts=as_run(f.experts, self.gpu))
+        object.__setattr__(self, "formats", run)
         across = self.tp * self.attention_dp
         if self.moe_tp == 0:
             object.__setattr__(self, "moe_tp", max(across // self.moe_ep, 1))
@@ -65,6 +68,16 @@ class Replica:
             )
         if self.moe_ep > self.model.moe.experts:
             raise ScenarioError(f"found moe_ep = {self.moe_ep}, expected at most {self.model.moe.experts} (experts)")
+
+    @property
+    def wide_products(self) -> str:
+        """A sentence where the GPU has no units for the weights' format, else nothing."""
+        kinds = [self.formats.weights, *([self.formats.experts] if self.model.moe is not None else [])]
+        names = dict.fromkeys(k.name for k in kinds if k.product == "bf16" and FORMATS[k.name].product != "bf16")
+        if not names:
+            return ""
+        what = " and ".join(names)
+        return f"{self.gpu.name} has no units for {what}: only weights have that type, products run in 16 bit"
 
     @property
     def gpus(self) -> int:

@@ -15,6 +15,7 @@ from commsim.report.generation_plots import (
     plot_token,
     plot_waits,
 )
+from commsim.report.generation_words import each_words, user_words
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.tables import aligned, csv_text, records_csv
 from commsim.report.view import PictureKind, Shown, View
@@ -63,13 +64,13 @@ def generation_table(item: GenerationItem, heading: Iterable[str] = ()) -> str:
     figures = run.figures()
     columns = ("mean", "p50", "p90", "p99", "max")
     rows = [["#", *columns]]
-    rows += [[f"  {words}", *(format_time(figures[name][key]) for key in columns)] for name, words in _WAITS]
+    rows += [[f"  {words}", *(each_words(figures[name][key]) for key in columns)] for name, words in _WAITS]
     lines += ["#", *aligned(rows)]
     lines += [
         "#",
         f"  tokens/s/GPU           {item.tokens_per_s_per_gpu:>10,.1f}  (with those of prompts: "
         f"{run.total_tokens_per_s / item.gpus:,.1f})",
-        f"  tokens/s/user          {item.tokens_per_s_per_user:>10,.1f}",
+        f"  tokens/s/user          {user_words(item.tokens_per_s_per_user):>10}",
         f"  requests/s             {run.requests_per_s:>10.3f}  (all in {format_time(run.duration_s)})",
         f"  sequences in a step    {item.decode_steps.mean_sequences:>10.1f}",
     ]
@@ -103,7 +104,7 @@ def _memory_lines(item: GenerationItem) -> list[str]:
 def _load_lines(item: GenerationItem) -> list[str]:
     rows = [["# clients", "first token", "per token", "tokens/s/user", "tokens/s/GPU"]]
     rows += [
-        [f"  {p.clients}", format_time(p.ttft_s), format_time(p.tpot_s), f"{p.tokens_per_s_per_user:.1f}",
+        [f"  {p.clients}", format_time(p.ttft_s), each_words(p.tpot_s), user_words(p.tokens_per_s_per_user),
          f"{p.tokens_per_s_per_gpu:.1f}"]
         for p in item.loads
     ]  # fmt: skip
@@ -114,7 +115,8 @@ def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> 
     before = "" if alone else f"{item.name}: "
     waits = item.run.figures()
     rows = [
-        (words, *(1e3 * waits[name][key] for key in ("mean", "p50", "p90", "p99", "max"))) for name, words in _WAITS
+        (words, *(1e3 * waits[name][key] or "-" for key in ("mean", "p50", "p90", "p99", "max")))
+        for name, words in _WAITS
     ]
     causes = [(name, seconds, 100 * share, meaning) for name, seconds, share, meaning in _causes(item)]
     made = [
@@ -137,7 +139,7 @@ def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> 
     ]
     if len(item.loads) > 1:
         loads = [
-            (p.clients, 1e3 * p.ttft_s, 1e3 * p.tpot_s, p.tokens_per_s_per_user, p.tokens_per_s_per_gpu)
+            (p.clients, 1e3 * p.ttft_s, 1e3 * p.tpot_s or "-", p.tokens_per_s_per_user or "-", p.tokens_per_s_per_gpu)
             for p in item.loads
         ]
         columns = ["clients", "time to first token (ms)", "time per output token (ms)", "tokens/s/user", "tokens/s/GPU"]
@@ -189,14 +191,16 @@ class GenerationView(View["GenerationItem"]):
     def sentences(self, shown: Shown, answers: Sequence[GenerationItem]) -> list[str]:
         lines = []
         for item in answers:
-            run, waits = item.run, item.run.figures()
+            run, waits, each, user = item.run, item.run.figures(), "", ""
+            if run.tpot.size:
+                each = f"{format_time(run.tpot_s)} per output token (99 % of requests at most "
+                each += f"{format_time(waits['tpot']['p99'])}), "
+                user = f", a user gets {item.tokens_per_s_per_user:,.1f}"
             lines += [
                 f"{item.name}: {engine_words(item)}.",
-                f"{item.said}: {format_time(run.tpot_s)} per output token (99 % of requests at most "
-                f"{format_time(waits['tpot']['p99'])}), {format_time(run.ttft_s)} to the first one (99 %: "
+                f"{item.said}: {each}{format_time(run.ttft_s)} to the first one (99 %: "
                 f"{format_time(waits['ttft']['p99'])}).",
-                f"A GPU gives {item.tokens_per_s_per_gpu:,.0f} tokens/s, "
-                f"a user gets {item.tokens_per_s_per_user:,.1f}.",
+                f"A GPU gives {item.tokens_per_s_per_gpu:,.0f} tokens/s{user}.",
                 f"At most {item.cache_share:.0%} of the cache was full"
                 + (f"; {run.preemptions:,} times a request lost its place." if run.preemptions else "."),
             ]

@@ -23,14 +23,25 @@ _LONG_WAIT = 0.1
 """Share of the time to the last token from which on the wait for the first is worth a word."""
 
 
+def each_words(seconds: float) -> str:
+    """A time per output token; ``-`` where answers of one token have none."""
+    return format_time(seconds) if seconds else "-"
+
+
+def user_words(tokens_per_s: float) -> str:
+    """What a user gets; ``-`` where there is no time per output token."""
+    return f"{tokens_per_s:,.1f}" if tokens_per_s else "-"
+
+
 def generation_words(item: GenerationItem) -> list[str]:
     """What the mean request spends its time on, and whether the cache or the queue binds."""
     run, shares = item.run, _shares(item)
     ordered = sorted((name for name in shares if shares[name] > 5e-3), key=lambda name: -shares[name])
     first, *rest = ordered or ["host"]
     others = "".join(f", {100 * shares[name]:.0f} % {name}" for name in rest)
+    each = f"{format_time(run.tpot_s)} each, " if run.tpot.size else ""
     lines = [
-        f"{item.name}: {format_time(float(run.latency.mean()))} to the last token, {format_time(run.tpot_s)} each, "
+        f"{item.name}: {format_time(float(run.latency.mean()))} to the last token, {each}"
         f"bound by {_NAMES[first]}: {100 * shares.get(first, 0.0):.0f} % of the time of steps{others}."
     ]
     wait = run.ttft_s / float(run.latency.mean())

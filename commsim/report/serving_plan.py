@@ -10,6 +10,7 @@ from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
 from commsim.report.answers import Answered
+from commsim.report.generation_words import each_words, user_words
 from commsim.report.page import Code, Page, Section, Text, picture, table
 from commsim.report.tables import aligned
 from commsim.units import format_time
@@ -46,8 +47,8 @@ class ServingPlan(Answered):
         lines = [
             f"{asked.model} in {one.spec.precision} on {one.machine} ({one.gpus:,} GPUs): {one.replicas} x "
             f"{mesh_words(one)}, {one.batch:,} requests at once on each.",
-            f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {one.tokens_per_s_per_user:,.1f} tokens/s per user: "
-            f"{format_time(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
+            f"{one.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, {user_words(one.tokens_per_s_per_user)} tokens/s per "
+            f"user: {each_words(one.tpot_s)} per output token, {format_time(one.ttft_s)} to the first one.",
         ]
         if one.usd_per_million:
             lines.append(f"A million tokens of answers cost ${one.usd_per_million:,.2f}.")
@@ -118,8 +119,8 @@ class ServingPlan(Answered):
         """The best choice of every cut, for a terminal."""
         head = ["# cut", "at once", "first token", "per token", "tokens/s/user", "tokens/s/GPU", "cache", ""]
         rows = [
-            [f"  {self.title(c)}", f"{c.batch}", format_time(c.ttft_s), format_time(c.tpot_s),
-             f"{c.tokens_per_s_per_user:.1f}", f"{c.tokens_per_s_per_gpu:.1f}", f"{c.cache_share:.0%}",
+            [f"  {self.title(c)}", f"{c.batch}", format_time(c.ttft_s), each_words(c.tpot_s),
+             user_words(c.tokens_per_s_per_user), f"{c.tokens_per_s_per_gpu:.1f}", f"{c.cache_share:.0%}",
              "" if c.meets else "late"]
             for c in self.listed
         ]  # fmt: skip
@@ -154,7 +155,7 @@ class ServingPlan(Answered):
                 ),
                 Section("All choices", (table([name.replace("_", " ") for name in heads], shown),)),
                 Section("What was looked at", (Code("\n".join(self.counted())),)),
-                Section("The best one as a scenario", (Code(self.scenario),)),
+                *([Section("The best one as a scenario", (Code(self.scenario),))] if self.best.meets else []),
                 Section("How sure this is", (Text(sureness),)),
             ),
         )

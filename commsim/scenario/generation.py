@@ -47,7 +47,16 @@ class LengthSpec(Strict):
 
     @model_validator(mode="after")
     def _one_way(self) -> LengthSpec:
-        refuse((self.cv > 0 and self.range_ratio < 1, ("cv",), "found cv beside range_ratio, expected one of them"))
+        least = self.tokens if self.cv > 0 else self.range_ratio * self.tokens
+        what = f"a mean of {self.tokens}" if self.cv > 0 else f"lengths from {least:g} up"
+        refuse(
+            (self.cv > 0 and self.range_ratio < 1, ("cv",), "found cv beside range_ratio, expected one of them"),
+            (
+                self.most is not None and least > self.most,
+                ("tokens",),
+                f"found {what}, expected at most {self.most}, where lengths are cut",
+            ),
+        )
         return self
 
     @property
@@ -277,6 +286,8 @@ def _file_faults(spec: GenerationSpec, base_dir: Path) -> list[tuple[bool, tuple
 def _mesh_faults(
     spec: GenerationSpec, mesh: ReplicaMesh, path: tuple[str, ...], topology: Topology, base_dir: Path
 ) -> KeyFaults:
+    if faults := _expert_faults(model_of(spec, base_dir), mesh, (*path, "ep")):
+        return faults
     try:
         one = replica_of(spec, mesh, topology, base_dir).model
     except CommsimError as error:
@@ -294,6 +305,20 @@ def _mesh_faults(
             f"found attention_dp {mesh.attention_dp}, but {one.name} has no experts to share; replicas are made anyway",
         ),
     )
+
+
+def _expert_faults(one: Model, mesh: ReplicaMesh, path: tuple[str, ...]) -> KeyFaults:
+    """Of experts that are dealt to other ranks than attention has, with what makes these as many."""
+    across, ep = mesh.tp * mesh.attention_dp, mesh.ep
+    if one.moe is None or across % ep == 0:
+        return []
+    if ep > one.moe.experts:
+        return [(path, f"found ep {ep}, expected at most {one.moe.experts}, the experts of {one.name}")]
+    ways = [f"attention_dp {ep // mesh.tp} (--attention-dp {ep // mesh.tp})"] if ep % mesh.tp == 0 else []
+    ways += [f"tp {ep} (--tp {ep})"] if one.heads % ep == 0 else []
+    add = f"; say {' or '.join(ways)}" if ep > across and ways else ""
+    ranks = f"tp * attention_dp = {mesh.tp} * {mesh.attention_dp} = {across}"
+    return [(path, f"found ep {ep}, expected a divisor of {ranks}, the ranks that share the experts{add}")]
 
 
 def _count_faults(spec: GenerationSpec, topology: Topology) -> KeyFaults:

@@ -32,6 +32,7 @@ from commsim.units import GIB, GIGA
 if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
+    from commsim.training.model import Model
 
 MOST_LOADS, FEW_REQUESTS = 10, 2000
 """Loads beside the one asked for, and the requests of each from which on fewer than ten waves are simulated."""
@@ -88,7 +89,16 @@ def run_generation(
         loads=tuple(other_loads(serving, requests, topology.world_size)) if loads else (),
     )
     model = serving.replica.model
-    return item, [*calls.warnings, *([model.caveat] if model.caveat else [])]
+    said = (model.caveat, serving.replica.wide_products, _too_long(model, requests.longest))
+    return item, [*calls.warnings, *filter(None, said)]
+
+
+def _too_long(model: Model, longest: int) -> str:
+    """A sentence where requests are longer than the model is known to take: by its positions, or its config.json."""
+    most = model.context or (model.seq_len if model.positions == "learned" else 0)
+    if not 0 < most < longest:
+        return ""
+    return f"the longest request has {longest:,} tokens, but {model.name} was made for {most:,}"
 
 
 def serving_of(setting: Setting, topology: Topology, spec: GenerationSpec, calls: GroupCalls, longest: int) -> Serving:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from commsim.document import failing, refuse
 from commsim.document.types import KeyFaults
 from commsim.errors import CommsimError
+from commsim.generation.requests import MOST_REQUESTS
 from commsim.scenario.rl_parts import AnswerSpec, EnginesSpec, RolesSpec
 from commsim.scenario.strict import Strict
 from commsim.scenario.training import TrainingSpec, model_of
@@ -63,7 +64,9 @@ class RlSpec(Strict):
         learned = (("critic", self.critic), ("reward_model", self.reward_model))
         alone = f"found gpus left out and behind {self.behind}, expected GPUs of their own for the engines"
         samples = self.prompts * self.samples
+        many = f"found prompts * samples = {samples:,} requests, expected at most {MOST_REQUESTS:,}"
         refuse(
+            (samples > MOST_REQUESTS, ("samples" if self.samples > 1 else "prompts",), many),
             *(
                 (not ppo and name is not None, (key,), f"found {name}, expected none with grpo")
                 for key, name in learned

@@ -59,7 +59,7 @@ def run_rl(setting: Setting, topology: Topology, spec: RlSpec) -> tuple[RlItem, 
     ]
     step = RlStep(tuple(phase for phase in phases if phase.seconds > 0), bool(spec.behind))
     memory = _memory(spec, actor, topology)
-    warnings = [*comm.warnings, *_warnings(spec, actor, memory, rollout)]
+    warnings = [*comm.warnings, *_warnings(spec, actor, memory, rollout), *filter(None, [replica.wide_products])]
     return RlItem.of(setting.name, spec, (actor.step, memory), step, rollout, engines), warnings
 
 

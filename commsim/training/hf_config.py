@@ -203,6 +203,7 @@ class _FieldReader:
             "head_dim": mla.v_head_dim if mla else self.number("head_dim", max(hidden // max(heads, 1), 1)),
             "vocab": self.number("vocab"),
             "seq_len": self.number("seq_len", 2048),
+            "context": self.number("seq_len", 0),
         }
         mixers = self._mixers(fields["layers"], blocks)
         fields["layers"] -= blocks.count("M") + blocks.count("*")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Model:
     published: float | None = None  # billions of parameters, as the source prints them
     left_out: str = ""  # what of the architecture these fields do not hold, so that times do not either
     source: str = ""
+    context: int = field(default=0, compare=False)  # tokens of a sequence that it was made for; 0: not known
 
     def __post_init__(self) -> None:
         faults = list(self._faults())

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsim.generation.batch import Batch
 from commsim.generation.collectives import Collectives, preset_nccl
 from commsim.generation.decode_attention import DecodeAttention, DecodeTerms, decode_attention_seconds
 from commsim.generation.experts import busiest_rank, family, touched_experts
@@ -14,10 +15,12 @@ from commsim.generation.formats import FORMATS, format_of, formats, peak_of
 from commsim.generation.grouped import Grouped, GroupedTerms, grouped_seconds
 from commsim.generation.parameters import generation_parameters
 from commsim.generation.products import Product, product_time
-from commsim.generation.replica import Engine
+from commsim.generation.replica import Engine, Replica
+from commsim.generation.step import StepModel
 from commsim.generation.terms import FAMILIES, Kernels, kernels
 from commsim.training.accelerator import accelerator
 from commsim.training.kernels import Throughput
+from commsim.training.model import model
 
 GPU = Throughput(1e15, 3e12, 128)
 TERMS = DecodeTerms(start=1e-6, sm=2.0, split_keys=256, combine=1e-6)
@@ -120,6 +123,22 @@ def test_a_gpu_without_a_narrow_type_multiplies_in_a_wider_one() -> None:
     assert peak_of(accelerator("A100"), format_of("fp8")) == accelerator("A100").half_peak
     assert peak_of(accelerator("H100"), format_of("nvfp4")) == accelerator("H100").peak("fp8")
     assert formats("fp8").cache_bytes == 2.0
+
+
+@pytest.mark.parametrize("gpu", ["V100", "A100", "H100", "B200"])
+@pytest.mark.parametrize("kind", ["fp8", "fp8_block", "nvfp4", "mxfp4"])
+def test_without_units_for_a_type_only_weights_are_narrow(gpu: str, kind: str) -> None:
+    one = accelerator(gpu)
+    has = one.supports(format_of(kind).product)
+    narrow, wide = (StepModel(Replica(model("llama-3-8b"), one, formats=formats(name))) for name in (kind, "bf16"))
+    run = narrow.replica.formats.weights
+    assert (run == format_of(kind)) is has
+    assert (f"{one.name} has no units for {kind}" in narrow.replica.wide_products) is not has
+    assert wide.replica.wide_products == ""
+    if not has:
+        reads, answers = Batch(0, 0.0, 2048, 1), Batch(8, 1024.0)
+        assert narrow.seconds(reads).total_s == pytest.approx(wide.seconds(reads).total_s, rel=0.1)
+        assert narrow.seconds(answers).total_s < wide.seconds(answers).total_s
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200", "GB200", "L40S"])

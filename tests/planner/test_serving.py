@@ -106,6 +106,18 @@ def test_the_command_writes_what_it_finds(tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["loads"] == document["loads"]
 
 
+def test_where_no_choice_keeps_the_bounds_the_status_is_1_and_no_best_one_is_written(tmp_path: Path) -> None:
+    bounded = [str(_file(tmp_path, most_tpot="1 ns")), "serve.search={tp: 2, batch: 1}"]
+    (tmp_path / "best.yaml").write_text("of a question before")
+    done = CliRunner().invoke(app, ["plan", *bounded, "-o", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stdout.startswith("No choice has at most 1 ns per output token; the quickest for users is shown.")
+    assert not (tmp_path / "best.yaml").exists()
+    assert [row["meets"] for row in json.loads((tmp_path / "serving.json").read_text())["loads"]] == [False]
+    shown = CliRunner().invoke(app, ["plan", *bounded, "--json", "--no-files"])
+    assert (shown.exit_code, json.loads(shown.stdout)["loads"][0]["meets"]) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

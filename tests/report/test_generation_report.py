@@ -11,8 +11,9 @@ import pytest
 
 import commsim as cs
 from commsim.report.explain import result_page
-from commsim.report.generation import generation_table
+from commsim.report.generation import VIEW, generation_table
 from commsim.report.generation_plots import figures_of, plot_load, plot_queue, plot_token, plot_waits
+from commsim.report.generation_words import generation_words
 from commsim.report.kinds import kinds_of, pictures
 from commsim.report.page import html
 from commsim.report.read_saved import read_saved, saved_of
@@ -44,6 +45,21 @@ def test_the_table_says_who_answers_what_and_where_the_time_goes(shown: Shown) -
     assert "cache on its way" not in one
     for words in ("time per output token", "tokens/s/user", "collectives", "at other loads", "memory of one GPU"):
         assert words in one
+
+
+def test_answers_of_one_token_have_no_time_per_output_token() -> None:
+    one = {"model": "llama-3-8b", "mesh": {"tp": 8}, "prompt": 1, "answer": 1, "batch": 2}
+    shown = compared(
+        cs.run({"name": "one", "topology": {"preset": "hgx-h100-ndr400"}, "workload": [{"generation": one}]})
+    )
+    (item,) = shown.of_kind("generations")
+    lines = {line.split("  ")[1]: line.split() for line in generation_table(item).splitlines() if line[:2] == "  "}
+    assert lines["time per output token"][-5:] == ["-"] * 5
+    assert lines["tokens/s/user"][-1] == "-"
+    assert lines["2"][-2] == "-"
+    words = [*VIEW.sentences(shown, [item]), *generation_words(item)]
+    assert not any("0 ns" in line or "gets" in line or " each" in line for line in words)
+    assert html(result_page(shown.result, (), [])).count("<td>-</td>") >= 5
 
 
 def test_files_hold_every_request_and_read_back_whole(shown: Shown, tmp_path: Path) -> None:

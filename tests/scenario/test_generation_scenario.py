@@ -149,6 +149,31 @@ def test_apart_caches_cross_the_network_and_answers_do_not_wait_for_prompts(tmp_
         ({"prompt": 0}, "generation.prompt", "expected a whole number >= 1"),
         ({"prompt": "many"}, "generation.prompt", "expected tokens such as 1024"),
         ({"answer": {"tokens": 9, "cv": 1, "range_ratio": 0.5}}, "generation.answer.cv", "expected one of them"),
+        (
+            {"prompt": {"tokens": 2000, "cv": 1.0, "most": 10}},
+            "generation.prompt.tokens",
+            "found a mean of 2000, expected at most 10",
+        ),
+        (
+            {"answer": {"tokens": 100, "range_ratio": 0.5, "most": 40}},
+            "generation.answer.tokens",
+            "found lengths from 50 up, expected at most 40",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"ep": 8}},
+            "generation.mesh.ep",
+            "1 * 1 = 1, the ranks that share the experts; say attention_dp 8 (--attention-dp 8) or tp 8 (--tp 8)",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"tp": 8, "ep": 3}},
+            "generation.mesh.ep",
+            "found ep 3, expected a divisor of tp * attention_dp = 8 * 1 = 8",
+        ),
+        (
+            {"model": "mixtral-8x7b", "mesh": {"ep": 16}},
+            "generation.mesh.ep",
+            "found ep 16, expected at most 8, the experts of mixtral-8x7b",
+        ),
         ({"requests": 0}, "generation.requests", "expected a whole number >= 1"),
         ({"release": "new"}, "generation.release", "found 'new'"),
         ({"file": "no.csv"}, "generation.prompt", "found it beside file"),
@@ -176,6 +201,20 @@ def test_weights_or_requests_without_room_are_infeasible(tmp_path: Path) -> None
         _run(tmp_path, model="llama-3-70b", mesh={"tp": 1})
     with pytest.raises(InfeasibleError, match="found a request of 10,000,064 tokens"):
         _run(tmp_path, prompt=10_000_000)
+
+
+def test_what_the_gpu_or_the_model_was_not_made_for_is_warned_of(tmp_path: Path) -> None:
+    warnings = cs.run(_file(tmp_path, precision="nvfp4", prompt=9000)).warnings
+    text = "H100-SXM5-80GB has no units for nvfp4: only weights have that type, products run in 16 bit"
+    assert [one for one in warnings if "units" in one or "made for" in one] == [text]  # that of Llama's is not known
+    warnings = cs.run(_file(tmp_path, model="gpt2-124m", mesh={"tp": 1}, prompt=1000)).warnings
+    assert list(warnings) == ["the longest request has 1,064 tokens, but gpt2-124m was made for 1,024"]
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+              "intermediate_size": 1024, "vocab_size": 1000}  # fmt: skip
+    for known, said in (({}, 0), ({"max_position_embeddings": 576}, 0), ({"max_position_embeddings": 575}, 1)):
+        (tmp_path / "config.json").write_text(json.dumps(config | known))
+        warnings = cs.run(_file(tmp_path, model="config.json")).warnings
+        assert sum("was made for 575" in one for one in warnings) == len(warnings) == said
 
 
 def test_other_libraries_are_refused(tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def test_a_task_has_hours_and_a_price() -> None:
         ({"behind": 1}, "workload.0.rl.engines.gpus: found gpus left out and behind 1"),
         ({"critic": "opt-350m"}, "workload.0.rl.critic: found opt-350m, expected none with grpo"),
         ({"training__global_batch_size": 20}, "found 20, expected a divisor of prompts * samples = 32"),
+        (
+            {"samples": 1_000_000},
+            "workload.0.rl.samples: found prompts * samples = 8,000,000 requests, expected at most",
+        ),
         ({"answer__mean": 600.0}, "workload.0.rl.answer.mean: found a mean of 600.0, expected at most 500"),
         ({"engines__gpus": 8}, "found 8 GPUs of engines and 0 of other models, expected fewer than the machine's 8"),
         ({"engines__gpus": 6, "engines__tp": 4}, "found 4 GPUs for an engine, expected a divisor of the 6 that"),
@@ -122,6 +126,11 @@ def test_what_does_not_go_together_is_said_at_its_key(changes: dict[str, Any], m
     with pytest.raises(ScenarioError) as caught:
         run(**changes)
     assert message in str(caught.value)
+
+
+def test_engines_whose_gpu_has_no_units_for_the_format_are_warned_of() -> None:
+    warnings = api.run(scenario(engines__precision="nvfp4")).warnings
+    assert any("has no units for nvfp4: only weights have that type" in one for one in warnings)
 
 
 def test_an_engine_without_room_is_said_at_the_item() -> None:

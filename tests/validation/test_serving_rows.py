@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from commsim.errors import LogFormatError
+from study.generation import PROJECT
 from study.serving_rows import ServingTable, read_runs, served_model, system_gpu
 
 HEADER = (
@@ -108,7 +109,19 @@ def test_formats_and_load(tmp_path: Path) -> None:
     ("fields", "reason"),
     [
         ({"model_path": "acme/Unheard-9T"}, "found the model 'Unheard-9T'"),
-        ({"system": "z900"}, "found the accelerator 'z900'"),
+        ({"system": "mi300x"}, "found the system 'mi300x', of whose GPU there is no datasheet"),
+        ({"system": " "}, "it states no system"),
+        ({"tp_size": "2.5"}, "found tp_size = 2.5, expected whole ranks"),
+        ({"tp_size": "100000"}, "found tp_size = 100000, expected whole ranks up to 4,096"),
+        ({"tp_size": "1024", "pp_size": "8"}, "found a replica of 8,192 GPUs, expected at most 4,096"),
+        ({"tp_size": ""}, "it states no tp_size"),
+        ({"attention_dp_size": "-1"}, "found attention_dp_size = -1, expected"),
+        ({"batch_size": "nan"}, "found batch_size = nan, expected a number up to 1,000,000"),
+        ({"concurrency": "inf"}, "found concurrency = inf, expected a number up to 1,000,000"),
+        ({"concurrency": "1e7"}, "found concurrency = 1e7, expected a number up to 1,000,000"),
+        ({"batch_size": "", "concurrency": ""}, "it states no concurrency"),
+        ({"osl": "1"}, "an answer of one token has no time per output token"),
+        ({"isl": "1e9"}, "found isl = 1e+09, expected 1 to 16,777,216 tokens"),
         ({"backend": "llama.cpp"}, "no model of the framework 'llama.cpp'"),
         ({"isl": ""}, "it states no isl"),
         ({"silicon_tpot_ms": "fast"}, "found silicon_tpot_ms = 'fast', expected a number"),
@@ -121,6 +134,11 @@ def test_a_row_that_cannot_be_answered_says_why(tmp_path: Path, fields: dict[str
     (refused,) = table.refused
     assert refused.id == "s1"
     assert reason in refused.reason
+
+
+def test_all_of_the_projects_rows_can_be_answered() -> None:
+    table = read_runs(PROJECT)
+    assert (len(table.rows), table.refused) == (1465, ())
 
 
 def test_unknown_columns_are_ignored_and_optional_ones_may_be_missing(tmp_path: Path) -> None:

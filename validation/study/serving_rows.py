@@ -15,6 +15,7 @@ from pathlib import Path
 from commsim.errors import CommsimError, Fault, LogFormatError
 from commsim.generation.formats import Formats, formats
 from commsim.generation.replica import Engine, Replica, ServingFramework
+from commsim.generation.requests import MOST_TOKENS
 from commsim.generation.steady import ClosedLoop
 from commsim.measure.csv_tables import CsvRecord, csv_records
 from commsim.training.accelerator import Accelerator, accelerator
@@ -32,6 +33,9 @@ FRAMEWORKS: Mapping[str, ServingFramework] = {
 }
 
 MILLI = 1e-3
+
+MOST_CLIENTS, MOST_GPUS = 1_000_000, 4096
+"""Of a run, and of one replica: what is above is no serving run."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,26 @@ def _number(record: CsvRecord, name: str) -> float:
     return value
 
 
+def _at_most(record: CsvRecord, name: str, most: int) -> float:
+    """A number that may be left out (0), but where something stands it is one, and no larger than that."""
+    text = record.get(name).strip()
+    try:
+        possible = not text or text.lower() in ("none", "null", "-") or 0 <= float(text) <= most
+    except ValueError:
+        possible = False
+    if not possible:
+        raise CommsimError(f"found {name} = {text[:40]}, expected a number up to {most:,}")
+    return _number(record, name)
+
+
+def _ranks(record: CsvRecord, name: str) -> int:
+    """Whole ranks of one way to cut the model; 0 where it is not stated."""
+    value = _number(record, name)
+    if value != int(value) or value > MOST_GPUS:
+        raise CommsimError(f"found {name} = {value:g}, expected whole ranks up to {MOST_GPUS:,}")
+    return int(value)
+
+
 def _row(record: CsvRecord, name: str) -> ServingRow:
     of, gpu = served_model(record["model_path"]), system_gpu(record["system"])
     layout = layout_of(record, of, gpu)
@@ -138,10 +162,18 @@ def _row(record: CsvRecord, name: str) -> ServingRow:
     mode = record.get("mode").strip().lower() or "agg"
     isl, osl = _number(record, "isl"), _number(record, "osl")
     each_s, first_s = (_number(record, f"silicon_{what}_ms") * MILLI for what in ("tpot", "ttft"))
-    concurrency = _number(record, "concurrency") or _number(record, "batch_size") * layout.groups
+    stated, each = (_at_most(record, name, MOST_CLIENTS) for name in ("concurrency", "batch_size"))
+    concurrency = stated or each * layout.groups
     for value, what in ((isl, "isl"), (osl, "osl"), (each_s, "silicon_tpot_ms"), (concurrency, "concurrency")):
         if value <= 0:
             raise CommsimError(f"it states no {what}")
+    for value, what in ((isl, "isl"), (osl, "osl")):
+        if not 1 <= value <= MOST_TOKENS:
+            raise CommsimError(f"found {what} = {value:g}, expected 1 to {MOST_TOKENS:,} tokens")
+    if osl < 2:
+        raise CommsimError(f"found osl = {osl:g}: an answer of one token has no time per output token")
+    if concurrency > MOST_CLIENTS:
+        raise CommsimError(f"found {concurrency:,.0f} requests at once, expected at most {MOST_CLIENTS:,}")
     if mode.startswith("agg") and layout.pool:
         mode = "pool"
     replica = Replica(
@@ -189,9 +221,12 @@ SYSTEMS = {
 def system_gpu(name: str) -> Accelerator:
     """The datasheet of a system such as ``b200_sxm``."""
     key = name.strip().lower()
-    if key in SYSTEMS:
-        return accelerator(SYSTEMS[key])
-    return accelerator(re.sub(r"_(sxm\d?|nvl\d*)$", "", key).replace("_", "-"))
+    if not key:
+        raise CommsimError("it states no system")
+    try:
+        return accelerator(SYSTEMS.get(key) or re.sub(r"_(sxm\d?|nvl\d*)$", "", key).replace("_", "-"))
+    except CommsimError:
+        raise CommsimError(f"found the system {name.strip()[:40]!r}, of whose GPU there is no datasheet") from None
 
 
 def _release(text: str) -> tuple[int, int, int]:
@@ -237,10 +272,14 @@ def layout_of(record: CsvRecord, of: Model, gpu: Accelerator) -> Layout:
     GPUs (16 with 4 and 4, beyond what NVLink joins), and a group of attention dp for each of tp ranks (4 with 4).
     """
     tp, dp, moe_tp, ep, pp = (
-        int(_number(record, name)) for name in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "pp_size")
+        _ranks(record, name) for name in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "pp_size")
     )
-    tp, moe_tp, ep, pp = max(tp, 1), max(moe_tp, 1), max(ep, 1), max(pp, 1)
-    concurrency, per_group = _number(record, "concurrency"), _number(record, "batch_size")
+    if not tp:
+        raise CommsimError("it states no tp_size")
+    if (gpus := tp * max(dp, 1) * max(pp, 1)) > MOST_GPUS:
+        raise CommsimError(f"found a replica of {gpus:,} GPUs, expected at most {MOST_GPUS:,}")
+    moe_tp, ep, pp = max(moe_tp, 1), max(ep, 1), max(pp, 1)
+    concurrency, per_group = (_at_most(record, name, MOST_CLIENTS) for name in ("concurrency", "batch_size"))
     ratio = round(concurrency / per_group) if concurrency and per_group else 1
     if not dp:  # not stated: told by the concurrency per group
         tp, dp = (1, tp) if of.moe is not None and ratio == tp else (tp, 1)
