@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
+from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
 from commsim.errors import ScheduleError
 from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten
@@ -81,6 +81,13 @@ class Aim:
         unit = self.itemsize * (self.network.n if self.collective == "all_to_all" else 1)
         return -(-self.nbytes // unit) * unit
 
+    @property
+    def limited_size(self) -> int:
+        """Bytes that the limit counts: where the array does not divide evenly, those of the least block for all."""
+        if self.blocks or self.collective not in DIVIDED:
+            return self.size
+        return self.network.n * min(self.block_bytes())
+
     def block_bytes(self) -> list[int]:
         """Bytes of the block of each rank, of what is divided among them."""
         if self.blocks:
@@ -103,7 +110,7 @@ class Synthesis:
     @property
     def limit_s(self) -> float:
         """What no schedule beats."""
-        return self.limit.seconds(self.question.size)
+        return self.limit.seconds(self.question.limited_size)
 
     @property
     def ratio(self) -> float:

@@ -111,3 +111,10 @@ def test_without_contention_the_order_of_steps_is_that_of_the_event_engine() -> 
 def test_questions_that_make_no_sense(collective: str, nbytes: int, message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         Aim(PAIR, collective, nbytes)
+
+
+def test_an_array_that_does_not_divide_evenly_is_not_below_its_limit() -> None:
+    """The root of a gather keeps a block that is a byte longer than the others."""
+    ring = network_of([(str(k), str((k + 1) % 3), 1.0, 0.0) for k in range(3)], ["0", "1", "2"])
+    one = TreeSearch(Aim(ring, "gather", 100, root=0)).run()
+    assert 1.0 <= one.ratio < 1.02
