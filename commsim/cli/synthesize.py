@@ -244,6 +244,9 @@ def prove(one: Synthesis) -> None:
     from commsim.collectives.check import check
     from commsim.synthesis.search import laid_out
 
+    if one.known:
+        check(one.laid.schedule)
+        return
     count, laid = one.pieces, one.laid
     trees = max(len(places) for places in _by_block(one).values())
     while laid.schedule.endpoints * 3 * laid.schedule.chunk_bytes.size > _PROVEN_SLOTS and count // 2 >= trees:

@@ -38,12 +38,13 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
         "exact": one.limit.exact,
         "why": why(q.network, one.limit),
         "busiest_link_us": microseconds(one.packed_s),
-        "trees": len(one.forest.share),
-        "depth": one.forest.depth,
+        "algorithm": s.algorithm,
+        "trees": 0 if one.known else len(one.forest.share),
+        "depth": one.depth,
         "pieces": one.pieces,
         "steps": s.steps,
         "moves": s.rows,
-        "in_switches": one.forest.in_switches,
+        "in_switches": one.in_switches,
     }
     if beside.nccl_s is not None:
         document |= {"nccl_us": microseconds(beside.nccl_s), "nccl_ratio": beside.nccl_s / one.limit_s}
@@ -67,8 +68,8 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
         f"{q.network.name}: {q.collective} of {format_bytes(q.size)} among {q.network.n} ranks",
         f"  limit    {format_time(one.limit_s)}  {_limit_words(one)}",
         f"  reached  {format_time(one.seconds)}  {one.ratio:.4g} of the limit, on ideal links",
-        f"  schedule {_many(len(one.forest.share), 'tree')} of depth {one.forest.depth}, {_many(one.pieces, 'piece')}, "
-        f"{s.rows} moves{'; switches copy or add' * one.forest.in_switches}"
+        f"  schedule {_kind_of(one)}, {_many(one.pieces, 'piece')}, "
+        f"{s.rows} moves{'; switches copy or add' * one.in_switches}"
         + ("; proven: every rank ends with what the collective promises" if proven else ""),
     ]
     if beside.library is not None:
@@ -87,6 +88,12 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _kind_of(one: Synthesis) -> str:
+    if one.known:
+        return f"{one.laid.schedule.algorithm} in {_many(one.depth, 'step')}"
+    return f"{_many(len(one.forest.share), 'tree')} of depth {one.depth}"
 
 
 def _limit_words(one: Synthesis) -> str:
@@ -109,8 +116,8 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
             format_time(one.limit_s),
             format_time(one.seconds),
             f"{one.ratio:.4g}",
-            str(len(one.forest.share)),
-            str(one.forest.depth),
+            "-" if one.known else str(len(one.forest.share)),
+            str(one.depth),
             str(one.pieces),
         ]
         if nccl:

@@ -115,6 +115,8 @@ def library_best(
         except ScheduleError:
             break
     if q.size <= REGISTRY_BYTES and ranks is None:
+        if one.known:
+            runs.append(library_run(one.laid.schedule, topology, model, ranks))
         known = best_of_registry(q.collective, q.size, topology, model, q.root, q.itemsize)
         runs += [] if known is None else [known[0]]
     return min(runs, key=lambda run: run.seconds, default=None)
