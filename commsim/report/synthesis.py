@@ -15,11 +15,15 @@ from commsim.units import format_bytes, format_time, microseconds
 
 @dataclass(frozen=True)
 class Beside:
-    """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours."""
+    """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours.
+
+    ``adding_limit_s``: what no schedule beats if switches add too, where NCCL's choice has them add and ours has not.
+    """
 
     nccl_s: float | None = None
     choice: str = ""
     library: LibraryRun | None = None
+    adding_limit_s: float | None = None
 
 
 def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
@@ -49,6 +53,8 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
     if beside.nccl_s is not None:
         document |= {"nccl_us": microseconds(beside.nccl_s), "nccl_ratio": beside.nccl_s / one.limit_s}
         document["nccl_choice"] = beside.choice
+    if beside.adding_limit_s is not None:
+        document["in_network_limit_us"] = microseconds(beside.adding_limit_s)
     if beside.library is not None:
         run = beside.library
         document["as_a_library"] = {
@@ -80,14 +86,31 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
         )
     if beside.nccl_s is not None:
         lines.append(
-            f"  NCCL     {format_time(beside.nccl_s)}  takes {beside.nccl_s / one.limit_s:.4g} of the limit "
-            f"({beside.choice}); this {one.ratio:.4g}"
+            f"  NCCL     {format_time(beside.nccl_s)}  {beside.nccl_s / one.limit_s:.4g} of the limit ({beside.choice})"
+            + _quicker(beside)
+        )
+    if beside.adding_limit_s is not None:
+        lines.append(
+            f"           the limit is without sums in switches, which NCCL's choice has: with them no schedule beats "
+            f"{format_time(beside.adding_limit_s)}; --in-network looks for one"
         )
     return "\n".join(lines)
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _quicker(beside: Beside) -> str:
+    """How NCCL's time stands to the time of a library, both with kernels and protocols."""
+    if beside.nccl_s is None or beside.library is None:
+        return ""
+    ratio = beside.nccl_s / beside.library.seconds
+    if f"{ratio:.3g}" == "1":
+        return "; as a library would run it this is as quick"
+    if ratio > 1:
+        return f"; as a library would run it this is {ratio:.3g} times as quick as NCCL"
+    return f"; NCCL is {1 / ratio:.3g} times as quick as a library would run this"
 
 
 def _kind_of(one: Synthesis) -> str:
@@ -107,7 +130,7 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
     """One line for each size."""
     nccl = any(beside.nccl_s is not None for _, beside in many)
     header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (
-        ["NCCL", "of the limit"] if nccl else []
+        ["as a library", "NCCL", "of the limit"] if nccl else []
     )
     rows = [tuple(header)]
     for one, beside in many:
@@ -122,6 +145,7 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
         ]
         if nccl:
             known = beside.nccl_s is not None
+            cells.append("-" if beside.library is None else format_time(beside.library.seconds))
             cells.append(format_time(beside.nccl_s) if beside.nccl_s is not None else "-")
             cells.append(f"{(beside.nccl_s or 0.0) / one.limit_s:.4g}" if known else "-")
         rows.append(tuple(cells))
