@@ -256,12 +256,13 @@ def _writable_for_msccl(out: Path, place: AskedNetwork) -> None:
         return
     import numpy as np
 
-    from commsim.synthesis.search import WHOLE_ARRAY
+    from commsim.collectives.semantics import DIVIDED, PAIRWISE, ROOTED
 
+    over_paths = place.collective in PAIRWISE | ROOTED & DIVIDED  # there switches pass on
     network = place.network
     acts = network.copies | network.adds
     into_acting = acts[network.head][np.isin(network.tail, network.ranks)]
-    if place.collective in WHOLE_ARRAY | {"all_gather", "reduce_scatter"} and into_acting.size and into_acting.all():
+    if not over_paths and into_acting.size and into_acting.all():
         raise ScheduleError(f"{out}: MSCCL has no switches that copy or add, as all ranks are joined by here")
 
 
