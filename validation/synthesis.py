@@ -119,8 +119,8 @@ def teccl(cases: Path, topologies: list[str]) -> None:
                 "latency_us": 1e6 * one.limit.latency_s,
                 "reached_us": 1e6 * one.seconds,
                 "ratio": one.ratio,
-                "trees": len(one.forest.share),
-                "depth": one.forest.depth,
+                "trees": 0 if one.known else len(one.forest.share),
+                "depth": one.depth,
                 "pieces": one.pieces,
                 "seconds": round(seconds, 2),
             }
@@ -161,7 +161,7 @@ def machines(nodes: list[int], names: list[str]) -> None:
                     "limit_by": one.limit.by,
                     "reached_us": 1e6 * one.seconds,
                     "ratio": one.ratio,
-                    "depth": one.forest.depth,
+                    "depth": one.depth,
                     "pieces": one.pieces,
                     "seconds": round(seconds, 2),
                 }

@@ -28,6 +28,8 @@ _ELEMENT = 4
 """Bytes of an element where the size has whole ones; else bytes are cut."""
 _MOST_RANKS = 1024
 """Ranks up to which trees are looked for."""
+_ADDING = ("nvls", "collnet")
+"""What NCCL calls the algorithms in which switches add."""
 _PROVEN_SLOTS = 30_000_000
 """Slots up to which the whole schedule is proven; a larger one with fewer pieces of the same trees."""
 
@@ -106,7 +108,6 @@ def synthesize(
     from commsim.report.synthesis import table, text, to_dict
     from commsim.synthesis.front import SIZES, front
     from commsim.synthesis.search import Aim, TreeSearch
-    from commsim.units import parse_bytes
 
     if asked.aim not in {"latency", "bandwidth", "both"}:
         raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
@@ -115,7 +116,9 @@ def synthesize(
     if plot is not None:
         form_of(plot)
     place = _place(machine, asked, changes)
-    size = parse_bytes(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
+    size = _size(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
+    if out is not None and out.suffix.lower() == ".xml":
+        _writable_for_msccl(out, place)
     reason, beside_trees = "", None
     if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
@@ -235,6 +238,34 @@ def _ranks(text: str) -> list[int]:
     return numbers
 
 
+def _size(text: str) -> int:
+    """Bytes, above zero; also said of a bare number that is not."""
+    from commsim.units import parse_bytes
+
+    bare = text.strip().lstrip("+-").replace(".", "", 1)
+    below = text.strip().startswith("-") or (bare.isascii() and bare.isdecimal() and not float(bare))
+    size = 0 if below else parse_bytes(text)
+    if size < 1:
+        raise CommsimError(f"--bytes: found {text!r}, expected a size above zero, such as '64 MiB'")
+    return size
+
+
+def _writable_for_msccl(out: Path, place: AskedNetwork) -> None:
+    """Refuses, before a search, what MSCCL cannot express: a rank all of whose links lead to switches that act."""
+    if place.n > _MOST_RANKS or (place.given is None and not place.in_network):
+        return
+    import numpy as np
+
+    from commsim.collectives.semantics import DIVIDED, PAIRWISE, ROOTED
+
+    over_paths = place.collective in PAIRWISE | ROOTED & DIVIDED  # there switches pass on
+    network = place.network
+    acts = network.copies | network.adds
+    into_acting = acts[network.head][np.isin(network.tail, network.ranks)]
+    if not over_paths and into_acting.size and into_acting.all():
+        raise ScheduleError(f"{out}: MSCCL has no switches that copy or add, as all ranks are joined by here")
+
+
 def _itemsize(size: int, ranks: int) -> int:
     return _ELEMENT if size % _ELEMENT == 0 and size >= _ELEMENT * 64 * ranks else 1
 
@@ -244,6 +275,9 @@ def prove(one: Synthesis) -> None:
     from commsim.collectives.check import check
     from commsim.synthesis.search import laid_out
 
+    if one.known:
+        check(one.laid.schedule)
+        return
     count, laid = one.pieces, one.laid
     trees = max(len(places) for places in _by_block(one).values())
     while laid.schedule.endpoints * 3 * laid.schedule.chunk_bytes.size > _PROVEN_SLOTS and count // 2 >= trees:
@@ -281,7 +315,16 @@ def _beside(one: Synthesis, place: AskedNetwork) -> Beside:
         answer.time_s,
         f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",
         library_best(one, topology, model, place.ranks),
+        _adding_limit_s(one, place) if answer.algorithm.startswith(_ADDING) and not place.in_network else None,
     )
+
+
+def _adding_limit_s(one: Synthesis, place: AskedNetwork) -> float:
+    """What no schedule beats where switches add too: by cuts, in milliseconds."""
+    from commsim.synthesis.limit import limit_of
+
+    network, q = replace(place, in_network=True).network, one.question
+    return limit_of(network, q.collective, root=q.root, effort="flow").seconds(q.size)
 
 
 def _write(out: Path, best: Synthesis) -> None:

@@ -15,11 +15,15 @@ from commsim.units import format_bytes, format_time, microseconds
 
 @dataclass(frozen=True)
 class Beside:
-    """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours."""
+    """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours.
+
+    ``adding_limit_s``: what no schedule beats if switches add too, where NCCL's choice has them add and ours has not.
+    """
 
     nccl_s: float | None = None
     choice: str = ""
     library: LibraryRun | None = None
+    adding_limit_s: float | None = None
 
 
 def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
@@ -38,16 +42,19 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
         "exact": one.limit.exact,
         "why": why(q.network, one.limit),
         "busiest_link_us": microseconds(one.packed_s),
-        "trees": len(one.forest.share),
-        "depth": one.forest.depth,
+        "algorithm": s.algorithm,
+        "trees": 0 if one.known else len(one.forest.share),
+        "depth": one.depth,
         "pieces": one.pieces,
         "steps": s.steps,
         "moves": s.rows,
-        "in_switches": one.forest.in_switches,
+        "in_switches": one.in_switches,
     }
     if beside.nccl_s is not None:
         document |= {"nccl_us": microseconds(beside.nccl_s), "nccl_ratio": beside.nccl_s / one.limit_s}
         document["nccl_choice"] = beside.choice
+    if beside.adding_limit_s is not None:
+        document["in_network_limit_us"] = microseconds(beside.adding_limit_s)
     if beside.library is not None:
         run = beside.library
         document["as_a_library"] = {
@@ -67,8 +74,8 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
         f"{q.network.name}: {q.collective} of {format_bytes(q.size)} among {q.network.n} ranks",
         f"  limit    {format_time(one.limit_s)}  {_limit_words(one)}",
         f"  reached  {format_time(one.seconds)}  {one.ratio:.4g} of the limit, on ideal links",
-        f"  schedule {_many(len(one.forest.share), 'tree')} of depth {one.forest.depth}, {_many(one.pieces, 'piece')}, "
-        f"{s.rows} moves{'; switches copy or add' * one.forest.in_switches}"
+        f"  schedule {_kind_of(one)}, {_many(one.pieces, 'piece')}, "
+        f"{s.rows} moves{'; switches copy or add' * one.in_switches}"
         + ("; proven: every rank ends with what the collective promises" if proven else ""),
     ]
     if beside.library is not None:
@@ -79,14 +86,37 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
         )
     if beside.nccl_s is not None:
         lines.append(
-            f"  NCCL     {format_time(beside.nccl_s)}  takes {beside.nccl_s / one.limit_s:.4g} of the limit "
-            f"({beside.choice}); this {one.ratio:.4g}"
+            f"  NCCL     {format_time(beside.nccl_s)}  {beside.nccl_s / one.limit_s:.4g} of the limit ({beside.choice})"
+            + _quicker(beside)
+        )
+    if beside.adding_limit_s is not None:
+        lines.append(
+            f"           the limit is without sums in switches, which NCCL's choice has: with them no schedule beats "
+            f"{format_time(beside.adding_limit_s)}; --in-network looks for one"
         )
     return "\n".join(lines)
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _quicker(beside: Beside) -> str:
+    """How NCCL's time stands to the time of a library, both with kernels and protocols."""
+    if beside.nccl_s is None or beside.library is None:
+        return ""
+    ratio = beside.nccl_s / beside.library.seconds
+    if f"{ratio:.3g}" == "1":
+        return "; as a library would run it this is as quick"
+    if ratio > 1:
+        return f"; as a library would run it this is {ratio:.3g} times as quick as NCCL"
+    return f"; NCCL is {1 / ratio:.3g} times as quick as a library would run this"
+
+
+def _kind_of(one: Synthesis) -> str:
+    if one.known:
+        return f"{one.laid.schedule.algorithm} in {_many(one.depth, 'step')}"
+    return f"{_many(len(one.forest.share), 'tree')} of depth {one.depth}"
 
 
 def _limit_words(one: Synthesis) -> str:
@@ -100,7 +130,7 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
     """One line for each size."""
     nccl = any(beside.nccl_s is not None for _, beside in many)
     header = ["size", "limit", "reached", "ratio", "trees", "depth", "pieces"] + (
-        ["NCCL", "of the limit"] if nccl else []
+        ["as a library", "NCCL", "of the limit"] if nccl else []
     )
     rows = [tuple(header)]
     for one, beside in many:
@@ -109,12 +139,13 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
             format_time(one.limit_s),
             format_time(one.seconds),
             f"{one.ratio:.4g}",
-            str(len(one.forest.share)),
-            str(one.forest.depth),
+            "-" if one.known else str(len(one.forest.share)),
+            str(one.depth),
             str(one.pieces),
         ]
         if nccl:
             known = beside.nccl_s is not None
+            cells.append("-" if beside.library is None else format_time(beside.library.seconds))
             cells.append(format_time(beside.nccl_s) if beside.nccl_s is not None else "-")
             cells.append(f"{(beside.nccl_s or 0.0) / one.limit_s:.4g}" if known else "-")
         rows.append(tuple(cells))

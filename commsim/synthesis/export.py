@@ -22,9 +22,16 @@ _MOVES_OF_A_GPU = 1_000
 def for_msccl(best: Synthesis, protocol: str = "Simple") -> tuple[Synthesis, str]:
     """The schedule with the same trees in equal pieces, and its XML: in as many pieces as MSCCL's runtime takes.
 
-    Sizes are rounded up to whole pieces. A ScheduleError says what cannot be expressed at all.
+    A known algorithm as it is where that can be, else its trees. Sizes are rounded up to whole pieces. A ScheduleError
+    says what cannot be expressed at all.
     """
-    q, reason = best.question, None
+    q = best.question
+    reason: ScheduleError | None = None
+    if best.known:
+        try:
+            return best, msccl_text(_on_channels(best.laid.schedule), protocol)
+        except ScheduleError as error:
+            reason = error
     for count in _counts(best):
         unit = q.itemsize * count * (1 if q.collective in WHOLE_ARRAY else q.network.n)
         whole = replace(q, nbytes=-(-q.size // unit) * unit)

@@ -18,6 +18,8 @@ from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.pieces import Pieces
 from commsim.topology.kinds import Bool, Float64, Int64
 
+SYNTHESIZED = "synthesized"
+"""The algorithm that a schedule of trees names."""
 _STEPS_A_TURN = 4
 """Steps in which a piece follows the one before it."""
 _STEPS_A_WAY = 64
@@ -97,7 +99,7 @@ def _rows(table: _Branches, pieces: Pieces, begin: int) -> _PieceRows:
     return _PieceRows(place + base, chunk, before, begin)
 
 
-def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = "synthesized") -> Laid:
+def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = SYNTHESIZED) -> Laid:
     """The schedule of a forest that carries pieces of an array."""
     nbytes = int(pieces.nbytes.sum())
     whole_s = forest.seconds_per_byte * nbytes

@@ -28,6 +28,8 @@ from commsim.topology.kinds import Float64, LinkKind
 CHANNELS = (1, 2, 4, 8, 16, 32)
 """Channels that are tried: MSCCL's runtime has 32."""
 _PIECES = (1, 4, 16, 64, 256, 1024)
+_WORSE = 2
+"""Numbers of pieces in a row that are tried without a gain."""
 REGISTRY_BYTES = 2**24
 """Size up to which the registry's algorithms are timed too: beyond it none of them comes near."""
 MOST_ROWS = 100_000
@@ -103,11 +105,16 @@ def library_best(
 ) -> LibraryRun | None:
     """The quickest that kernels could run: the synthesized trees in more or fewer pieces, or the registry's best.
 
-    A piece is a message, so that fewer are better here than on ideal links. None where switches act in the trees.
+    A piece is a message, so that fewer are better here than on ideal links, unless more channels are to have one each.
+    None where switches act in the trees.
     """
     q, runs = one.question, list[LibraryRun]()
     for count in _PIECES:
-        if count > max(one.pieces, 4 * len(one.forest.share)) or count > q.size:
+        if count > max(one.pieces, CHANNELS[-1] * len(one.forest.share)) or count > q.size:
+            break
+        if len(runs) > _WORSE and min(run.seconds for run in runs[:-_WORSE]) < min(
+            run.seconds for run in runs[-_WORSE:]
+        ):
             break
         try:
             schedule = laid_out(q, one.forest, count).schedule
@@ -115,6 +122,8 @@ def library_best(
         except ScheduleError:
             break
     if q.size <= REGISTRY_BYTES and ranks is None:
+        if one.known:
+            runs.append(library_run(one.laid.schedule, topology, model, ranks))
         known = best_of_registry(q.collective, q.size, topology, model, q.root, q.itemsize)
         runs += [] if known is None else [known[0]]
     return min(runs, key=lambda run: run.seconds, default=None)

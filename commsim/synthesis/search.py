@@ -2,7 +2,7 @@
 
 Large arrays want the packing that loads the busiest link least, small ones the shortest ways; between them what the
 simulation says. So some forests are made, from one end to the other, each is cut into more and more pieces as long
-as that gains, and the quickest is kept.
+as that gains, and the quickest is kept. Small arrays are also sent as known algorithms do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from commsim.errors import ScheduleError
 from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten
 from commsim.synthesis.forest import Forest, Tree
-from commsim.synthesis.laying import Laid, lay
+from commsim.synthesis.known import MOST_BYTES, MOST_RANKS, known_schedules
+from commsim.synthesis.laying import SYNTHESIZED, Laid, lay
 from commsim.synthesis.laying_pairs import lay_pairs
 from commsim.synthesis.limit import CollectiveLimit, limit_of
 from commsim.synthesis.network import FlowNetwork
@@ -42,6 +43,8 @@ _ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
 """Share that a schedule of more pieces must gain."""
+_KNOWN_S = 2.0
+"""Seconds that known algorithms are tried for where trees took all the time."""
 _SLACK = (1e-3, 1e-2)
 """How far above the least level forests lie that weigh only the length of ways."""
 _WEIGHTS = (1.0, 10.0, 1e3)
@@ -98,7 +101,7 @@ class Aim:
 
 @dataclass(frozen=True, eq=False)
 class Synthesis:
-    """A schedule and what it reaches; ``packed_s``: what the busiest link alone takes with its trees."""
+    """A schedule and what it reaches; that of a known algorithm keeps the trees which it was quicker than."""
 
     question: Aim
     limit: CollectiveLimit
@@ -118,9 +121,30 @@ class Synthesis:
         return self.seconds / self.limit_s if self.limit_s else 1.0
 
     @property
+    def known(self) -> bool:
+        """Whether a known algorithm is the schedule, and not the trees."""
+        return self.laid.schedule.algorithm != SYNTHESIZED
+
+    @property
+    def depth(self) -> int:
+        """Branches of the longest way of a piece, or steps of a known algorithm."""
+        return self.laid.schedule.steps if self.known else self.forest.depth
+
+    @property
+    def in_switches(self) -> bool:
+        """Whether a switch copies or adds."""
+        return not self.known and self.forest.in_switches
+
+    @property
     def packed_s(self) -> float:
         """Seconds that the busiest link is busy."""
-        return self.forest.seconds_per_byte * self.question.size
+        if not self.known:
+            return self.forest.seconds_per_byte * self.question.size
+        network, laid = self.question.network, self.laid
+        load = np.zeros(network.edges)
+        for way, nbytes in zip(laid.way.tolist(), laid.schedule.payload_bytes().tolist(), strict=True):
+            load[list(laid.ways[way])] += nbytes
+        return float((load / (network.capacity * float(network.unit))).max(initial=0.0))
 
 
 class TreeSearch:
@@ -172,8 +196,27 @@ class TreeSearch:
                 track(self.best)
             if self._stop:
                 break
+        before = self.best
+        self._known()
         assert self.best is not None
+        if track is not None and self.best is not before:
+            track(self.best)
         return self.best
+
+    def _known(self) -> None:
+        """Tries known algorithms where the array is small and the trees are not near the limit, for some seconds."""
+        q = self.question
+        best, small = self.best, q.size <= MOST_BYTES and q.network.n <= MOST_RANKS and self._short
+        if best is None or self.good or not small or q.blocks or self.even:
+            return
+        until = max(time.monotonic() + _KNOWN_S, self.started + self.budget_s)
+        for laid in known_schedules(q.network, q.collective, q.size, q.root, q.itemsize):
+            if best.ratio <= 1 + _ENOUGH or time.monotonic() > until:
+                return
+            seconds = seconds_of(laid, q.network)
+            if seconds < best.seconds * (1 - _GAIN):
+                count = laid.schedule.chunk_bytes.size
+                self.best = best = Synthesis(q, self.limit, best.forest, laid, count, seconds)
 
     def forests(self) -> Iterator[Forest]:
         """Forests from the least level to the shortest ways."""

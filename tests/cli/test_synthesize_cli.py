@@ -100,6 +100,9 @@ def test_a_scenario_names_machine_and_collective(tmp_path: Path) -> None:
         (["--ranks", "a"], "expected ranks such as"),
         (["--for", "speed"], "expected latency, bandwidth or both"),
         (["--bytes", "1"], "unit"),
+        (["--bytes", "0"], "above zero"),
+        (["--bytes", "0 B"], "above zero"),
+        (["--bytes", "-5"], "above zero"),
         (["--root", "9", "-c", "broadcast", "--bytes", "1kB"], "root 9"),
         (["-o", "x.txt"], "expected .json"),
         (["--nodes", "2"], "a network is all there is"),
@@ -118,3 +121,27 @@ def test_ranks_that_are_cut_off(tmp_path: Path) -> None:
     result = synthesize(str(path))
     assert result.exit_code != 0
     assert "no way" in (result.output + str(result.exception))
+
+
+def test_switches_that_copy_are_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commsim.synthesis.search.TreeSearch.run", lambda *_: pytest.fail("a search was begun"))
+    out = tmp_path / "x.xml"
+    result = synthesize("hgx-h100", "--in-network", "-c", "all_gather", "--bytes", "1KiB", "-o", str(out))
+    assert result.exit_code != 0
+    assert "no switches that copy or add" in (result.output + str(result.exception))
+    assert not out.exists()
+
+
+def test_nccl_is_compared_with_the_time_of_a_library() -> None:
+    result = synthesize("hgx-h100", "-c", "all_reduce", "--bytes", "1KiB")
+    assert "on ideal links" in result.stdout
+    assert "as a library would run it this is" in result.stdout
+
+
+def test_a_limit_without_sums_in_switches_says_so() -> None:
+    arguments = ["hgx-h100", "-c", "all_reduce", "--bytes", "256MiB", "--budget", "2"]
+    document = json.loads(synthesize(*arguments, "--json").stdout)
+    assert document["nccl_choice"].startswith("nvls")
+    assert document["in_network_limit_us"] < document["nccl_us"]
+    assert document["in_network_limit_us"] < document["limit_us"]
+    assert "without sums in switches" in synthesize(*arguments).stdout

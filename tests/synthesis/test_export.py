@@ -63,3 +63,13 @@ def test_more_bytes_take_longer_in_a_library() -> None:
         one = TreeSearch(Aim(network, "all_gather", size, itemsize=4)).run()
         runs.append(library_run(one.laid.schedule, topology, model).seconds)
     assert runs[0] < runs[1]
+
+
+def test_large_arrays_have_pieces_for_more_channels_in_a_library() -> None:
+    topology = load_preset("hgx-h100")
+    one = TreeSearch(Aim(machine_network(topology), "all_reduce", 2**30, itemsize=4)).run()
+    best = library_best(one, topology, Predictor(topology, Options()))
+    assert best is not None
+    assert best.pieces > one.pieces
+    assert best.channels > 2
+    assert best.seconds < 1.5 * one.limit_s
