@@ -68,7 +68,7 @@ def test_ways_pass_no_other_rank(collective: str) -> None:
 
 
 def test_a_line_has_no_direct_exchange() -> None:
-    links = [(a, b, 1e9, 1e-6) for pair in ("ab", "bc") for a, b in (pair, pair[::-1])]
+    links = [(a, b, 1e9, 1e-6) for a, b in (("a", "b"), ("b", "a"), ("b", "c"), ("c", "b"))]
     names = {laid.schedule.algorithm for laid in known_schedules(network_of(links, list("abc")), "all_reduce", 8, 0, 1)}
     assert "tree" in names
     assert not names & {"direct_one_shot", "grouped_3", "ring"}
