@@ -6,13 +6,13 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commsim.cli.options import OnlyJson, changes
 from commsim.cli.plan_split import asks_split, plan_split
-from commsim.cli.say import say, terminal_bar
+from commsim.cli.say import say, stages_bar
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
 
@@ -64,15 +64,7 @@ def plan(
     interrupted = False
     begun = time.process_time()
     ranked_in = 0.0
-    with terminal_bar(json_output, counted=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, of: int) -> None:
-            if bar is not None:
-                if stage not in tasks:
-                    tasks[stage] = bar.add_task(stage, total=of)
-                bar.update(tasks[stage], completed=done)
-
+    with stages_bar(json_output) as show:
         try:
             rank(spec, clusters, answer, show)
             ranked_in = time.process_time() - begun

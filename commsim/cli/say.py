@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -39,6 +39,21 @@ def terminal_bar(quiet: bool = False, *, counted: bool = False) -> Iterator[Any]
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield bar
+
+
+@contextmanager
+def stages_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """``(stage, done, all) -> None`` that shows a counted bar for each stage; shows nothing where no bar is shown."""
+    with terminal_bar(quiet, counted=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(stage: str, done: int, of: int) -> None:
+            if bar is not None:
+                if stage not in tasks:
+                    tasks[stage] = bar.add_task(stage, total=of)
+                bar.update(tasks[stage], completed=done)
+
+        yield show
 
 
 @contextmanager

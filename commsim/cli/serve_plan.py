@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from commsim.cli.pictures import write_both
-from commsim.cli.say import print_json, terminal_bar
+from commsim.cli.say import print_json, stages_bar
 from commsim.files import slug, write_atomically
 from commsim.planner.serving import ServingAnswer, machines_of, scenario_of, search
 from commsim.planner.serving_question import read_serving
@@ -28,15 +28,7 @@ def plan_serving(
     spec = question.serve
     machines = machines_of(spec, document, path.parent)
     answer, begun, interrupted = ServingAnswer(), time.process_time(), False
-    with terminal_bar(json_output, counted=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(title: str, done: int, of: int) -> None:
-            if bar is not None:
-                if title not in tasks:
-                    tasks[title] = bar.add_task(title, total=of)
-                bar.update(tasks[title], completed=done)
-
+    with stages_bar(json_output) as show:
         try:
             search(spec, machines, answer, show)
         except KeyboardInterrupt:
