@@ -47,7 +47,7 @@ def flatten(
     for _ in range(_ROUNDS):
         far += [tree.farthest_s(hop_s) for tree in p.trees[len(far) :]]
         cost = weight * np.array(far)
-        price = p.program(cost, **at)
+        price = p.program(cost, **at, until=until)
         if time.monotonic() > until:
             break
         now = float(cost @ p.y) + (whole_s * p.level if most is None else 0.0)

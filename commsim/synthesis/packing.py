@@ -43,6 +43,8 @@ _BENDS = (0.6, 0.85)
 """Parts of the level above which an edge costs more where loads are to be even."""
 _PATIENCE, _PROGRESS = 6, 1e-4
 """Programs in a row that may gain less than this share, where nothing bounds what is still to be gained."""
+_LEAST_S, _TIME_UP = 0.1, 1
+"""Seconds that a program has at least, and HiGHS's status of one that had too few."""
 _SMOOTH = 0.6
 """Share of the best prices so far in those that are tried (Wentges 1997): duals of few columns jump."""
 
@@ -169,13 +171,19 @@ class Packing:
         return new
 
     def program(
-        self, cost: Float64 | None = None, weight: float = 1.0, most: float | None = None, even: float = 0.0
+        self,
+        cost: Float64 | None = None,
+        weight: float = 1.0,
+        most: float | None = None,
+        even: float = 0.0,
+        until: float = np.inf,
     ) -> Float64:
         """Solves the program over the columns; the prices of edges, (E,).
 
         It minimises ``weight`` * L, and ``cost`` (trees,) of shares beside it, at a level of ``most`` at the utmost.
         ``even``: what an edge costs more for each part of that level by which it is above some thresholds, so that
-        edges that need not be full are not.
+        edges that need not be full are not. ``until``: on the clock of `time.monotonic`, when the shares before are
+        kept instead, if there are any; then no price is known.
         """
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
@@ -209,7 +217,13 @@ class Packing:
         bounds = np.zeros((width, 2))
         bounds[:, 1] = np.inf
         bounds[level, 1] = np.inf if most is None else most
-        answer = linprog(objective, upper, np.concatenate(right), equal, need, bounds, method="highs")
+        objective /= objective.max()  # seconds would drown in the solver's tolerance of 1e-7
+        limits = np.concatenate(right)
+        left = {"time_limit": max(until - time.monotonic(), _LEAST_S)} if np.isfinite(until) and self.y.size else {}
+        answer = linprog(objective, upper, limits, equal, need, bounds, method="highs", options=left)
+        if answer.status == _TIME_UP and left:  # the shares before hold still
+            self.y = np.append(self.y, np.zeros(count - self.y.size))
+            return np.zeros(E)
         if answer.status != 0:
             raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")
         self.y, self.level = answer.x[:count], float(answer.x[level])

@@ -36,8 +36,8 @@ COLLECTIVES = NCCL_TESTS
 WHOLE_ARRAY = WHOLE - PAIRWISE
 """Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
-MOST_ROWS = 600_000
-"""Rows of a schedule at most: a second of simulation, and 100 MB as a table."""
+MOST_ROWS = 1_500_000
+"""Rows of a schedule at most: three seconds of simulation, and 250 MB as a table."""
 _MOST_PIECES = 1 << 14
 _ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
@@ -53,7 +53,7 @@ _WHOLE = (1, 4)
 """Pieces of a block that are each given one tree."""
 _LATE = 100.0
 """Times the latency limit, up to which trees are weighed by their length."""
-_FINEST = 1e-3
+_FINEST = 2.5e-4
 """Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16
 """Pieces that the length of a hop is weighed with before their number is known."""
