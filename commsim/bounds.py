@@ -148,9 +148,33 @@ def lower_bound_s(
     )
 
 
-def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network: bool) -> float:
+def nic_seconds(
+    collective: str, nbytes: int, topology: Topology, ranks: npt.NDArray[np.integer], root: int = 0
+) -> tuple[Float64, Float64]:
+    """Seconds that the NICs of each node must send and receive at least for a collective of some ranks, (nodes,) each.
+
+    As of `lower_bound_s` where switches add and copy; 0 of nodes that hold none or all of the ranks.
+    """
+    on_node = np.bincount(topology.rank_node[ranks], minlength=topology.nodes)
+    nodes = np.flatnonzero(on_node)
+    out, into = np.zeros(topology.nodes), np.zeros(topology.nodes)
+    if nodes.size > 1:
+        limits, of_root = network_limits(topology), int(np.searchsorted(nodes, topology.rank_node[ranks[root]]))
+        need = _needs(on_node[nodes].astype(np.float64), nbytes)[collective]
+        send, receive = _of_parts(need, of_root)
+        out[nodes], into[nodes] = send / limits.node_out[nodes], receive / limits.node_in[nodes]
+    return out, into
+
+
+def _of_parts(need: _Need, root: int) -> tuple[Float64, Float64]:
+    """Bytes that each part sends and receives at least, the root's among them."""
     send, receive = need.send.copy(), need.receive.copy()
     send[root], receive[root] = need.root_send[root], need.root_receive[root]
+    return send, receive
+
+
+def _slowest(need: _Need, root: int, out: Float64, into: Float64, *, in_network: bool) -> float:
+    send, receive = _of_parts(need, root)
     each = max(float((send / out).max()), float((receive / into).max()))
     return each if in_network else max(each, need.total / float(min(out.sum(), into.sum())))
 

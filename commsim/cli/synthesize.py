@@ -100,6 +100,10 @@ def synthesize(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Picture of time over the limit by size: FILE.png or FILE.svg.")
     ] = None,
+    draw: Annotated[
+        Path | None,
+        typer.Option("--draw", help="Pictures of the last size: FILE.png (links by load) and FILE-trees.png; or .svg."),
+    ] = None,
     memory: Memory = None,
     json_output: OnlyJson = False,
 ) -> None:
@@ -113,8 +117,9 @@ def synthesize(
         raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
     if out is not None and out.suffix.lower() not in {".json", ".xml", ".goal"}:
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .json, .xml or .goal")
-    if plot is not None:
-        form_of(plot)
+    for picture in (plot, draw):
+        if picture is not None:
+            form_of(picture)
     place = _place(machine, asked, changes)
     size = _size(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     if out is not None and out.suffix.lower() == ".xml":
@@ -168,6 +173,21 @@ def synthesize(
 
         write_picture(plot, plot_front(list(zip(found, beside, strict=True))))
         typer.echo(f"wrote {plot}", err=True)
+    if draw is not None:
+        _draw(draw, best, place.topology)
+
+
+def _draw(file: Path, best: Synthesis, topology: Topology | None) -> None:
+    """The machine with its links by load, where there is a machine, and the trees, where they are the schedule."""
+    from commsim.report.tree_plot import plot_load, plot_trees
+
+    if topology is not None:
+        typer.echo(f"wrote {write_picture(file, plot_load(topology, best))}", err=True)
+    if best.known:
+        typer.echo(f"no trees to draw: {best.laid.schedule.algorithm} is quicker at this size", err=True)
+    else:
+        trees = file.with_name(f"{file.stem}-trees{file.suffix}")
+        typer.echo(f"wrote {write_picture(trees, plot_trees(best))}", err=True)
 
 
 def _place(machine: str, asked: Asked, changes: MachineChanges) -> AskedNetwork:

@@ -49,9 +49,14 @@ class Change:
         return " ".join(f"'{word}'" if " " in word else word for word in words)
 
 
+def faulty(topology: Topology) -> bool:
+    """Whether a machine has faults."""
+    return topology.link_share is not None or topology.link_failed is not None or topology.node_gdr is not None
+
+
 def machine_changes(topology: Topology) -> Iterator[Change]:
     """No faults, twice the rates, one more NIC, no oversubscription, half the latency: of what the machine has."""
-    if topology.link_share is not None or topology.node_gdr is not None:
+    if faulty(topology):
         yield Change("the machine without its faults", {"topology.faults": []})
     if topology.world_size > 1:
         yield Change("half the latency of every hop", pace=Pace(latency=0.5))

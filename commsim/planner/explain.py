@@ -13,6 +13,7 @@ from commsim.planner.changes import (
     ITEM,
     Change,
     collective_changes,
+    faulty,
     generation_changes,
     machine_changes,
     network_changes,
@@ -21,11 +22,12 @@ from commsim.planner.changes import (
 from commsim.planner.placement import PlacementCost, placement_cost
 from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
+from commsim.scenario.perfect import SYNTHESIZED
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.rows import Pace
 from commsim.scenario.run import Prepared, prepare
 from commsim.scenario.workload.training import TrainingWork
-from commsim.synthesis.bound import explained
+from commsim.synthesis.bound import sharpened
 from commsim.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ class Explanation:
 
     ``generation``: the requests of which the mean time to the last token is explained; ``rl``: the step.
     ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
-    first) and ``placement`` are of the collective, ``step`` of the step.
+    first) and ``placement`` are of the collective, ``step`` of the step. ``sound``: seconds and limit of the machine
+    without its faults; ``perfect_s``: of the step with collectives at the limit of the links.
     """
 
     place: int
@@ -85,6 +88,8 @@ class Explanation:
     rl: RlItem | None = None
     limit_s: float = 0.0
     limit: str = ""
+    sound: tuple[float, float] | None = None
+    perfect_s: float | None = None
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -140,7 +145,8 @@ def _collective(
     title = f"{work.collective} of {format_bytes(size)}"
     of = "" if ready.placed is None else f"of {ready.topology.world_size} "
     on = f"{title} on {ranks} {of}rank{'s' if of or ranks > 1 else ''}"
-    limit_s, limit = explained(predictor.bound, size) if ranks > 1 else (0.0, "")
+    bound = sharpened(predictor.bound) if ranks > 1 else None
+    limit_s, limit = (bound.seconds(size), bound.words(size)) if bound is not None else (0.0, "")
     if not what_if:
         bare = Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
         return replace(bare, limit_s=limit_s, limit=limit)
@@ -160,7 +166,17 @@ def _collective(
     tried = _tried(changes, title, gain, progress)
     cost = placement_cost(ready, size, row.time_s, row.limiting_place or row.bottleneck, cache)
     whole = Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
-    return replace(whole, limit_s=limit_s, limit=limit)
+    sound = _sound(base, ready, size, cache) if ranks > 1 else None
+    return replace(whole, limit_s=limit_s, limit=limit, sound=sound)
+
+
+def _sound(base: Document, ready: Prepared, size: int, cache: Cache) -> tuple[float, float] | None:
+    """Seconds and limit without the machine's faults; None where it has none."""
+    if not faulty(ready.topology):
+        return None
+    other = _built(base, ready.scenario, {"topology.faults": []}, cache)
+    predictor = row_predictor(other.scenario, other.topology, other.scenario.collectives[0], cache)
+    return predictor(size).time_s, sharpened(predictor.bound).seconds(size)
 
 
 def _step(
@@ -181,8 +197,11 @@ def _step(
         saved_s, overrides = item.step_s - other.step_s, _overrides(change, place, scenario)
         return Gain(change.what, other.step_s, saved_s, overrides, misses)
 
-    changes = [*machine_changes(_built(base, scenario, {}, cache).topology), *step_changes(item.step)]
-    return Explanation(place, item.name, item.step_s, *_tried(changes, item.name, gain, progress), step=item)
+    topology = _built(base, scenario, {}, cache).topology
+    changes = [*machine_changes(topology), *step_changes(item.step)]
+    tried = _tried(changes, item.name, gain, progress)
+    perfect_s = gain(Change("", {"library": SYNTHESIZED})).seconds if topology.world_size > 1 else None
+    return Explanation(place, item.name, item.step_s, *tried, step=item, perfect_s=perfect_s)
 
 
 def _generation(

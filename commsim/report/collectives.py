@@ -47,7 +47,8 @@ def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
-    network = machine_network(topology, in_network=saved.scenario.library.name == "nccl", at_wires=True)
+    acts = saved.scenario.library.name in ("nccl", "synthesized")
+    network = machine_network(topology, in_network=acts, at_wires=True)
     for suffix, item in selection.of(saved.items):
         yield suffix, plot_limit(topology, network, limit_of(network, item.collective, effort="flow", latency=False))
 

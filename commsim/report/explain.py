@@ -48,7 +48,7 @@ _WORK = {"thread block": "copy at their rate", "messages of the NIC": "take turn
 def bound_words(explanation: Explanation) -> list[str]:
     """What bounds it, and what its placement costs, in some sentences."""
     if explanation.step is not None:
-        return _step_words(explanation.step)
+        return _step_words(explanation.step) + _perfect_words(explanation)
     if explanation.generation is not None:
         return generation_words(explanation.generation)
     if explanation.rl is not None:
@@ -60,7 +60,31 @@ def bound_words(explanation: Explanation) -> list[str]:
         least, part = format_time(explanation.limit_s), percent(explanation.limit_s / row.time_s)
         lines.append(f"No algorithm takes less than {least} here, {part} of that.")
         lines.append(f"It takes {row.time_s / explanation.limit_s:.2f} times the bound: {explanation.limit}.")
+        lines += _fault_words(explanation)
     return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
+
+
+def _fault_words(explanation: Explanation) -> list[str]:
+    """What the machine's faults cost as it runs, and what they cost a schedule at the limit."""
+    if explanation.sound is None:
+        return []
+    seconds, limit_s = explanation.sound
+    cost, least = explanation.seconds / seconds - 1, explanation.limit_s / limit_s - 1
+    if max(cost, least) < NOTHING:
+        return ["The machine's faults cost nothing at this size."]
+    return [
+        f"The machine's faults cost {100 * cost:.1f} %; a schedule made for the machine as it is loses "
+        f"{100 * least:.1f} % of the limit (commsim synthesize)."
+    ]
+
+
+def _perfect_words(explanation: Explanation) -> list[str]:
+    """What a step would gain from collectives that lose nothing."""
+    if explanation.perfect_s is None:
+        return []
+    gain = 100 * (1 - explanation.perfect_s / explanation.seconds)
+    at = format_time(explanation.perfect_s)
+    return [f"With collectives at the limit of the links (library=synthesized) it takes {at}, {gain:.1f} % less."]
 
 
 def _row_words(title: str, row: Row, path: str) -> list[str]:
@@ -256,10 +280,15 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
         if explanation.limit_s:
             ratio = explanation.seconds / explanation.limit_s
             bound |= {"limit_us": microseconds(explanation.limit_s), "limit": explanation.limit, "ratio": ratio}
+        if explanation.sound is not None:
+            names = ("time_us", "limit_us")
+            bound["without_faults"] = dict(zip(names, map(microseconds, explanation.sound), strict=True))
     if step is not None:
         causes = {name: seconds / step.step_s for name, seconds in step.causes.items()}
         bound_by = max(causes, key=lambda name: causes[name]) if step.memory.fits else "memory"
         bound = {"bound_by": bound_by, "shares": causes}
+        if explanation.perfect_s is not None:
+            bound["perfect_us"] = microseconds(explanation.perfect_s)
     if explanation.generation is not None:
         bound = generation_bound(explanation.generation)
     if explanation.rl is not None:

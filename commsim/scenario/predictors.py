@@ -269,6 +269,10 @@ def row_predictor(
         from commsim.scenario.kernel_rows import KernelRows, beside_kernels
 
         predictor = KernelRows(scenario, topology, work, NcclRows(beside_kernels(scenario), topology, work, cache))
+    elif scenario.library.name == "synthesized":
+        from commsim.scenario.perfect import PerfectRows
+
+        predictor = PerfectRows(topology, work)
     else:
         from commsim.scenario.raw import RawRows
 

@@ -49,9 +49,9 @@ class Scenario(Setting):
         only_raw = f"with library {library}, expected it only with library none"
         no_collective = "found measured files without a collective, expected one as well"
         no_parts = "found a graph of whole nodes beside work that runs on parts of them, expected collectives only"
-        no_params = "found params with library none, which has no parameters but its links"
+        no_params = f"found params with library {library}, which has no parameters but its links"
         both = "found measured numbers beside params, expected parameters from one of them"
-        closed = "found engine {} with library custom_all_reduce, expected auto: its times are closed forms"
+        closed = f"found engine {engine} with library {library}, expected auto: its times are closed forms"
         events = f"found engine {engine} with {{}}, expected auto or event"
         refuse(
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
@@ -62,11 +62,11 @@ class Scenario(Setting):
             (self.placement and library != "nccl", ("placement",), placing.format(f"with library {library}")),
             (self.placement and library == "nccl" and unplaced, ("placement",), placing.format(unplaced)),
             (self.placement and self.library.graph, ("placement",), graph_of_all),
-            (self.params and library == "none", ("params",), no_params),
+            (self.params and library in ("none", "synthesized"), ("params",), no_params),
             (self.params and library == "custom_all_reduce", ("params",), f"found params with library {library}"),
             (self.params and self.library.measured, ("library", "measured"), both),
             (library == "gloo" and other_engine, ("engine",), events.format("library gloo")),
-            (library == "custom_all_reduce" and engine != "auto", ("engine",), closed.format(engine)),
+            (library in ("custom_all_reduce", "synthesized") and engine != "auto", ("engine",), closed),
             (library == "nccl" and engine == "fold", ("engine",), f"found engine fold {only_raw}"),
             (library != "none" and self.contention == "fair", ("contention",), f"found contention fair {only_raw}"),
         )
@@ -80,7 +80,7 @@ class Scenario(Setting):
         other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs")), "")
         if other:
             return [((), f"found variation beside {other} with library {library}, expected collectives or jobs only")]
-        if library == "custom_all_reduce":
+        if library in ("custom_all_reduce", "synthesized"):
             return [((), f"found variation with library {library}, expected none: its times are those of alike ranks")]
         knows = {"gloo": "stragglers with a delay", "nccl": "stragglers"}[library]
         text = f"found {{}} with library {library}, expected it only with library none; {library} knows {knows}"

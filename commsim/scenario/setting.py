@@ -77,11 +77,12 @@ def _framework(value: Any) -> Any:
 class LibrarySetup(Strict):
     """Who runs the collective: NCCL, gloo or a framework's kernels, which choose themselves, or a raw schedule."""
 
-    name: Literal["nccl", "gloo", "custom_all_reduce", "none"] = Field(
+    name: Literal["nccl", "gloo", "custom_all_reduce", "synthesized", "none"] = Field(
         default="nccl",
         description=(
             "whose collectives they are: NCCL's, gloo's as torch calls it, those of a serving framework with its "
-            "all-reduce kernels, or `none` for raw schedules; the name alone may stand in place of the block"
+            "all-reduce kernels, `synthesized` for perfect ones, at the limit of the links, or `none` for raw "
+            "schedules; the name alone may stand in place of the block"
         ),
     )
     framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(

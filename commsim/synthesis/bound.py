@@ -95,18 +95,16 @@ def quick_bound(topology: Topology, question: BoundQuestion) -> QuickBound:
     return QuickBound(topology, _truthful(topology, question), limit, network)
 
 
-def explained(bound: QuickBound, nbytes: int) -> tuple[float, str]:
-    """Seconds of the bound of one size, and what it is: with a linear program where one decides and is quick."""
+def sharpened(bound: QuickBound) -> QuickBound:
+    """The bound with a linear program where one decides and is quick; else the bound itself."""
     network, limit = bound.network, bound.limit
     if limit is None or network is None or limit.exact or network.n * network.edges > MOST_UNKNOWNS:
-        return bound.seconds(nbytes), bound.words(nbytes)
-    q = bound.question
+        return bound
     try:
-        full = limit_of(network, q.collective, root=q.root, latency=False)
+        full = limit_of(network, bound.question.collective, root=bound.question.root, latency=False)
     except CommsimError:
-        return bound.seconds(nbytes), bound.words(nbytes)
-    better = replace(bound, limit=full)
-    return better.seconds(nbytes), better.words(nbytes)
+        return bound
+    return replace(bound, limit=full)
 
 
 def _network(topology: Topology, q: BoundQuestion) -> FlowNetwork:

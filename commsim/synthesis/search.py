@@ -136,15 +136,21 @@ class Synthesis:
         return not self.known and self.forest.in_switches
 
     @property
+    def link_s(self) -> Float64:
+        """Seconds that each edge of the network carries data, (E,)."""
+        network, laid = self.question.network, self.laid
+        if self.known:
+            load = np.zeros(network.edges)
+            for way, nbytes in zip(laid.way.tolist(), laid.schedule.payload_bytes().tolist(), strict=True):
+                load[list(laid.ways[way])] += nbytes
+        else:
+            load = self.forest.load() * self.question.size
+        return load / (network.capacity * float(network.unit))
+
+    @property
     def packed_s(self) -> float:
         """Seconds that the busiest link is busy."""
-        if not self.known:
-            return self.forest.seconds_per_byte * self.question.size
-        network, laid = self.question.network, self.laid
-        load = np.zeros(network.edges)
-        for way, nbytes in zip(laid.way.tolist(), laid.schedule.payload_bytes().tolist(), strict=True):
-            load[list(laid.ways[way])] += nbytes
-        return float((load / (network.capacity * float(network.unit))).max(initial=0.0))
+        return float(self.link_s.max(initial=0.0))
 
 
 class TreeSearch:

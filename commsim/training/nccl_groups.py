@@ -63,7 +63,7 @@ class NcclGroups:
         groups = np.atleast_2d(ranks)
         if groups.shape[1] < 2 or nbytes <= 0:
             return 0.0
-        collective, nbytes = _named(collective, nbytes, groups)
+        collective, nbytes = named(collective, nbytes, groups)
         self._asked.setdefault((collective, nbytes, groups.tobytes()), groups)
         call, (alike, every) = (collective, round(nbytes)), self._sorted(groups)
         key = *call, every, len(groups)
@@ -77,7 +77,7 @@ class NcclGroups:
         if collective == SEND:
             put = on_routes(self._topology, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
             return lying(self._model(self._sorted(groups)[0][0]), *put)
-        collective, nbytes = _named(collective, nbytes, groups)
+        collective, nbytes = named(collective, nbytes, groups)
         loads = []
         for some in self._sorted(groups)[0]:
             got = self._predicted((collective, round(nbytes)), some)
@@ -106,7 +106,7 @@ class NcclGroups:
         groups = np.atleast_2d(ranks)
         if groups.shape[1] < 2 or nbytes <= 0:
             return 0
-        collective, nbytes = _named(collective, nbytes, groups)
+        collective, nbytes = named(collective, nbytes, groups)
         return max(self._predicted((collective, round(nbytes)), some).channels for some in self._sorted(groups)[0])
 
     def fresh(self) -> NcclGroups:
@@ -193,12 +193,12 @@ class NcclGroups:
         if by_kind and t.link_share is None and t.node_gdr is None:
             several = (np.diff(np.sort(node, axis=1), axis=1) == 0).any(axis=1, keepdims=True)
             local = np.where(several, local, self._kind[local])
-        columns = [local, _turns(node), self._state[node]]
+        columns = [local, turns(node), self._state[node]]
         across = (node != node[:, :1]).any(axis=1)
         # Two nodes take one path, however it is chosen: its length says it.
         paired = groups.shape[1] == 2 and not self._regular
         where = [self._length(groups)] if paired else [places[node] for places in self._where]
-        columns += [np.where(across[:, None], _turns(at) if self._regular else at, 0) for at in where]
+        columns += [np.where(across[:, None], turns(at) if self._regular else at, 0) for at in where]
         packed = np.stack(columns, axis=1)
         return [row.tobytes() for row in packed]
 
@@ -275,8 +275,8 @@ def _with_share(model: Predictor, share: float) -> Predictor:
     return made
 
 
-def _named(collective: str, nbytes: float, groups: Ranks) -> tuple[str, float]:
-    """What NCCL runs for a call, and its nccl-tests size; the counts of an all_to_all_v are taken as equal."""
+def named(collective: str, nbytes: float, groups: Ranks) -> tuple[str, float]:
+    """What a library runs for a call, and its nccl-tests size; the counts of an all_to_all_v are taken as equal."""
     if collective == "all_to_all_v":
         return "all_to_all", nbytes / groups.shape[1]
     return "send_recv" if collective == SEND else collective, nbytes
@@ -288,7 +288,7 @@ def _nodes(of_ranks: Int64) -> Int64:
     return np.asarray(nodes[np.argsort(first)], np.int64)
 
 
-def _turns(rows: Int64) -> Int64:
+def turns(rows: Int64) -> Int64:
     """Each row (rows, n) with its values numbered as they come up."""
     if rows.shape[1] <= 2 or (np.diff(rows, axis=1) >= 0).all():
         turns = np.zeros_like(rows)

@@ -14,7 +14,7 @@ from commsim.collectives.semantics import NCCL_TESTS
 from commsim.engine.evaluate import evaluate
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Predictor
-from commsim.synthesis.bound import BoundQuestion, explained, quick_bound
+from commsim.synthesis.bound import BoundQuestion, quick_bound, sharpened
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
@@ -116,6 +116,7 @@ def test_it_says_what_it_is(machine_of: tuple[str, int], collective: str, nbytes
 
 def test_an_explanation_takes_a_linear_program() -> None:
     bound = quick_bound(load_preset("dgx-1v"), BoundQuestion("all_to_all"))
-    seconds, words = explained(bound, S)
+    sharp = sharpened(bound)
+    seconds, words = sharp.seconds(S), sharp.words(S)
     assert seconds == pytest.approx(bound.seconds(S))  # the halves are what binds
     assert words.startswith("exact limit: ")

@@ -27,7 +27,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
 
     kind: ClassVar[str] = "items"
     noun: ClassVar[str] = "a collective"
-    libraries: ClassVar[tuple[str, ...]] = (*WorkItem.libraries, "custom_all_reduce")
+    libraries: ClassVar[tuple[str, ...]] = (*WorkItem.libraries, "custom_all_reduce", "synthesized")
     compared: ClassVar[bool] = True
     whole_nodes: ClassVar[bool] = True
 

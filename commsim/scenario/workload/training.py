@@ -22,7 +22,7 @@ class TrainingWork(WorkItem):
 
     kind: ClassVar[str] = "trainings"
     noun: ClassVar[str] = "training"
-    libraries: ClassVar[tuple[str, ...]] = ("nccl", "gloo")
+    libraries: ClassVar[tuple[str, ...]] = ("nccl", "gloo", "synthesized")
 
     training: TrainingSpec = Field(description="one training step")
 

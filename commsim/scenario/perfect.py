@@ -1,0 +1,143 @@
+"""Collectives without loss: each at the limit of the links, as the library `synthesized` would have them.
+
+What `commsim synthesize` finds comes within a few per cent of it for large sizes. Kernels, launches and protocols cost
+nothing here, and switches add and copy where they can: what is asked is how much better collectives could gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commsim.bounds import nic_seconds
+from commsim.engine.sharing import LinkLoad
+from commsim.scenario.item import Row
+from commsim.scenario.rows import RowPredictor
+from commsim.synthesis.bound import BoundQuestion, QuickBound, quick_bound, sharpened
+from commsim.topology.kinds import Float64
+from commsim.topology.tree import TreeRoutes
+from commsim.training.communicators import SEND, Ranks, on_routes
+from commsim.training.nccl_groups import named, turns
+
+if TYPE_CHECKING:
+    from commsim.nccl.memory import CommunicatorMemory
+    from commsim.scenario.collective import CollectiveSpec
+    from commsim.topology.graph import Topology
+
+SYNTHESIZED = "synthesized"
+"""The library's name."""
+
+
+class PerfectRows(RowPredictor):
+    """Rows at the limit: the least time that any schedule takes, with the cut that binds as the bottleneck."""
+
+    def __init__(self, topology: Topology, work: CollectiveSpec) -> None:
+        super().__init__(work, topology, in_network=True)
+        self._sharp: QuickBound | None = None
+
+    @property
+    def bound(self) -> QuickBound:
+        """With a linear program where one decides and is quick."""
+        if self._sharp is None or self._sharp.topology is not self.topology:
+            self._sharp = sharpened(super().bound)
+        return self._sharp
+
+    def __call__(self, size: int) -> Row:
+        bound = self.bound
+        seconds, cuts = bound.seconds(size), bound.cuts(size)
+        late = cuts.latency_s >= seconds
+        where = "latency" if late else "NIC" if cuts.bandwidth_at == "node NICs" else "GPU ports"
+        return replace(self.row(size, seconds), algorithm=SYNTHESIZED, bottleneck=where, level="closed_form")
+
+
+class PerfectGroups:
+    """`GroupCalls` at the limit: of each group alone, and of the NICs of every node for all groups together.
+
+    What other calls have of NVLink at the same time is left out: a GPU is in one group of a call, and its calls follow
+    each other. ``latency``: times that hops take as long.
+    """
+
+    def __init__(self, topology: Topology, latency: float = 1.0) -> None:
+        self._topology = replace(topology, link_latency=latency * topology.link_latency)
+        self._known: dict[tuple[str, int, bytes, int], float] = {}
+        self._alone: dict[tuple[str, bytes], QuickBound] = {}
+        self.warnings = [
+            "collectives are at the limit of the links (library: synthesized): what no schedule beats, without launches"
+        ]
+
+    def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
+        """As of `GroupCalls`."""
+        groups = np.atleast_2d(ranks)
+        if groups.shape[1] < 2 or nbytes <= 0:
+            return 0.0
+        collective, size = _rounded(collective, nbytes, groups)
+        key = collective, size, groups.tobytes(), len(groups)
+        if key not in self._known:
+            alone = max(self._bound(collective, row).seconds(size) for row in self._unlike(groups))
+            self._known[key] = max(alone, *(float(held.max()) for held in self._nics(collective, size, groups)))
+        return self._known[key]
+
+    def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
+        """As of `GroupCalls`: what the ports of every node must carry, evenly on its NICs."""
+        t, groups = self._topology, np.atleast_2d(ranks)
+        if collective == SEND:
+            put, lines = on_routes(t, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
+            return LinkLoad.of(put, lines, t.link_bandwidth)
+        put = np.zeros(t.link_bandwidth.size)
+        if t.nodes > 1 and groups.shape[1] > 1:
+            collective, size = _rounded(collective, nbytes, groups)
+            sides = zip((t.fabric.port_up, t.fabric.port_down), self._nics(collective, size, groups), strict=True)
+            for ports, held_s in sides:
+                for node in np.flatnonzero(held_s).tolist():
+                    own = ports[node][ports[node] >= 0]
+                    put[own] += held_s[node] * t.link_bandwidth[own]
+        return LinkLoad.of(put, (put > 0).astype(np.float64), t.link_bandwidth)
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """As of `GroupCalls`: none."""
+        del rank
+        return []
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """As of `GroupCalls`: none."""
+        del collective, nbytes, ranks
+        return 0
+
+    def fresh(self) -> PerfectGroups:
+        """As of `GroupCalls`; it does not count its calls."""
+        return self
+
+    def _bound(self, collective: str, ranks: Ranks) -> QuickBound:
+        key = collective, ranks.tobytes()
+        if key not in self._alone:
+            question = BoundQuestion(collective, 0, tuple(ranks.tolist()), in_network=True)
+            self._alone[key] = quick_bound(self._topology, question)
+        return self._alone[key]
+
+    def _nics(self, collective: str, nbytes: int, groups: Ranks) -> tuple[Float64, Float64]:
+        """Seconds that the NICs of each node send and receive for all groups, (nodes,) each."""
+        each = [nic_seconds(collective, nbytes, self._topology, row) for row in groups]
+        return sum((out for out, _ in each), np.zeros(1)), sum((into for _, into in each), np.zeros(1))
+
+    def _unlike(self, groups: Ranks) -> Ranks:
+        """One of the groups that stand alike on a sound machine of one kind of node: the same GPUs, nodes and leaves
+        that are shared alike."""
+        t = self._topology
+        if not t.uniform or t.link_share is not None or t.link_failed is not None or t.node_gdr is not None:
+            return groups
+        node = t.rank_node[groups].astype(np.int64)
+        columns = [groups - t.node_first_rank[node], turns(node)]
+        if (node != node[:, :1]).any():
+            if not isinstance(t.fabric, TreeRoutes):
+                return groups
+            leaf = t.fabric.leaf
+            columns += [turns(leaf[:, k].astype(np.int64)[node]) for k in range(leaf.shape[1])]
+        first = np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True)[1]
+        return groups[np.sort(first)]
+
+
+def _rounded(collective: str, nbytes: float, groups: Ranks) -> tuple[str, int]:
+    collective, nbytes = named(collective, nbytes, groups)
+    return collective, max(1, round(nbytes))
