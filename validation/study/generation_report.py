@@ -82,11 +82,24 @@ def page(model: Mapping[str, Any], gpu: Mapping[str, Any], kernels: list[dict[st
         for name, of in model[group].items():
             left = gpu[group].get(name, {}).get("tpot")
             lines.append(f"| {name} | {' | '.join(_cells(of))} | {'-' if left is None else left} |")
-    lines += ["", "## Kernels", "", *_kernels(kernels), "", *_MISSES]
+    lines += ["", "## Kernels", "", *_kernels(kernels), "", *_RECIPES, "", *_MISSES]
     return "\n".join(lines) + "\n"
 
 
 _RULE = "|---|--:|--:|--:|--:|--:|--:|"
+
+_RECIPES = (
+    "## What rows do not say",
+    "",
+    "Requests of rows of 1,024:1,024, 8,192:1,024 and 1,024:8,192 tokens are those of InferenceMAX, whose scripts"
+    " are public (`validation/study/serving_recipes.py`): ten for each client, of 0.8 to 1 of the tokens stated; "
+    "SGLang looks for new ones every 30 decode steps (`--scheduler-recv-interval`, 10 below 16 clients), "
+    "TensorRT-LLM holds prompts back for up to 60 steps until all groups of attention have some. Of other rows "
+    "nothing is known: they are taken to be measured so, with lengths from 0.9 on. Without the interval (SGLang's"
+    " own default is 1) its times to the first token would be 46 % off instead of 27; with one length for all, "
+    "those of TensorRT-LLM 37 instead of 24. `commsim run` does what the file says: `range_ratio`, "
+    "`scheduler.intake_steps`.",
+)
 
 _MISSES = (
     "## What misses",

@@ -1,7 +1,6 @@
 """Times of measured runs by the queue that `commsim run` uses: a closed loop of clients against the engine's scheduler.
 
-What the runs' benchmarks do that no column says is here: how many requests each client sends, how far lengths differ,
-and how often SGLang's servers look for new requests.
+What their benchmarks do that no column says is in `serving_recipes`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from commsim.generation.batch import Batch
 from commsim.generation.collectives import NIC_BYTES_PER_S
 from commsim.generation.memory import replica_memory
-from commsim.generation.policy import Policy, policy_of
+from commsim.generation.policy import policy_of
 from commsim.generation.queue import EnginePool, Send, simulate_pool, simulate_split
 from commsim.generation.replica import Replica
 from commsim.generation.requests import Lengths, drawn
@@ -23,33 +22,8 @@ from commsim.generation.step import StepModel
 from commsim.generation.step_table import StepTable
 from commsim.generation.terms import Kernels, kernels
 from commsim.training.compute import Values
+from study.serving_recipes import Recipe, recipe_of
 from study.serving_rows import ENGINE_GPUS, READER_GPUS, Split
-
-ROUNDS, MOST_REQUESTS = 10, 2000
-"""Requests of each client, as benchmarks of serving send them, and of all clients at most (three each at least)."""
-
-RANGE_RATIO = 0.9
-"""Lengths are drawn evenly from this part of those stated to all of it: runs of one length would go in lockstep, with
-times to the first token three times those measured."""
-
-INTAKE_STEPS = ((16, 10), (2**31, 30))
-"""Below so many clients, decode steps of SGLang from one look for requests to the next (`--scheduler-recv-interval`,
-which its own default has at 1): read off the runs, whose time to the first token doubles from 8 to 16 clients."""
-
-
-BALANCED_STEPS = 60
-"""Steps for which TensorRT-LLM holds prompts back until all groups of attention have some (`attention_dp_config`,
-`enable_balance` with `timeout_iters`): times to the first token of such runs are one second and not a third of it."""
-
-
-def policy_of_run(replica: Replica, loop: ClosedLoop, values: Values) -> Policy:
-    """What the scheduler of a run does."""
-    policy = replace(policy_of(replica), before_s=values[f"host.first.{replica.engine.framework}"])
-    if replica.engine.framework == "sglang":
-        return replace(policy, intake_steps=next(steps for below, steps in INTAKE_STEPS if loop.concurrency < below))
-    if replica.engine.framework == "tensorrt_llm" and replica.attention_dp > 1:
-        return replace(policy, intake_steps=BALANCED_STEPS)
-    return policy
 
 
 @dataclass(frozen=True)
@@ -74,9 +48,9 @@ class QueueTimes:
     def of(self, replica: Replica, loop: ClosedLoop, split: Split | None = None) -> LoopTimes:
         """Of a replica under a load, or of replicas that decode beside others that read; InfeasibleError where a cache
         does not hold one request."""
-        c, isl, osl = loop.concurrency, round(loop.isl), round(loop.osl)
-        rounds = max(min(ROUNDS, MOST_REQUESTS // c), 3)
-        requests = drawn(Lengths(isl, RANGE_RATIO), Lengths(osl, RANGE_RATIO), rounds * c).closed(c)
+        recipe = self._recipe(replica, loop)
+        prompt, answer = (Lengths(round(tokens), recipe.range_ratio) for tokens in (loop.isl, loop.osl))
+        requests = drawn(prompt, answer, recipe.requests).closed(loop.concurrency)
         if split is not None and split.gpus:
             replica, split = self._engines(replica, split, loop)
         decode = self._pool(replica, loop)
@@ -111,7 +85,11 @@ class QueueTimes:
         if replica not in self._tables:
             self._tables[replica] = StepTable(StepModel(replica, values=self._values, kernels=self._terms).seconds)
         room = room_of(replica, round(loop.isl + loop.osl))
-        return EnginePool(self._tables[replica], room, policy_of_run(replica, loop, self._values))
+        return EnginePool(self._tables[replica], room, self._recipe(replica, loop).policy)
+
+    def _recipe(self, replica: Replica, loop: ClosedLoop) -> Recipe:
+        own = replace(policy_of(replica), before_s=self._values[f"host.first.{replica.engine.framework}"])
+        return recipe_of(replica, loop, own)
 
 
 def _send(replica: Replica) -> Send:
