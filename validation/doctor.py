@@ -200,13 +200,15 @@ Written by `python validation/doctor.py --write`; do not edit by hand.
 
 Faults are put into simulated clusters of HGX H100 nodes, eight cards each, on a rail-optimised tree: a node (all its
 cards), a card, the NVLinks of a GPU, the uplinks of a leaf switch, each kind as often; what is left of the rate is
-between {100 * SHARES[0]:g} and {100 * SHARES[1]:g} %, its logarithm drawn evenly. A test takes what NCCL's predictor says of the
-whole machine with the fault in it, with the ranks where the test has them, times lognormal noise of {100 * NOISE:g} %. The doctor
-knows neither places nor shares; its loads come from up to four nodes ([how](guides/doctor.md#how-it-decides)).
+between {100 * SHARES[0]:g} and {100 * SHARES[1]:g} %, its logarithm drawn evenly. A test takes what NCCL's predictor
+says of the whole machine with the fault in it, with the ranks where the test has them, times lognormal noise of
+{100 * NOISE:g} %. The doctor knows neither places nor shares; its loads come from up to four nodes
+([how](guides/doctor.md#how-it-decides)).
 
-*Right*: exactly the faulty parts are named, each to the card, GPU or leaf switch; of two hosts that are the whole cluster, whose
-networks no test can tell apart, both. *Brier score*: the mean of (p - 1 if right, else p - 0)², where p is the probability that
-the doctor states for its answer. It stops at 0.95, where nothing is left to tell, or after 2 log2 N + 4 tests for each fault.
+*Right*: exactly the faulty parts are named, each to the card, GPU or leaf switch; of two hosts that are the whole
+cluster, whose networks no test can tell apart, both. *Brier score*: the mean of (p - 1 if right, else p - 0)², where p
+is the probability that the doctor states for its answer. It stops at 0.95, where nothing is left to tell, or after
+2 log2 N + 4 tests for each fault.
 
 {table(trials)}
 

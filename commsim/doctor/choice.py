@@ -42,6 +42,13 @@ def first_test(cluster: Cluster, nbytes: int | None = None) -> GroupTest:
     return _across(cluster, hosts, tuple(range(cluster.gpus)), nbytes, spread=True)
 
 
+def first_round(cluster: Cluster, nbytes: int | None = None) -> list[GroupTest]:
+    """What a new cluster is asked first, one after the other: the network of all hosts, then NVLink in all."""
+    hosts, gpus = tuple(range(len(cluster.hosts))), tuple(range(cluster.gpus))
+    inside = [GroupTest("inside", hosts, gpus, nbytes or ring_size(1))] if cluster.gpus > 1 else []
+    return [first_test(cluster, nbytes), *inside]
+
+
 def choose(
     state: Posterior,
     observed: Sequence[Observation],

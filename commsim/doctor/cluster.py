@@ -67,8 +67,8 @@ def hostlist(text: str) -> tuple[str, ...]:
         if match is None or match.end() == at:
             raise CommsimError(f"found the hosts {text[:60]!r}, expected a list such as 'n1,n2' or 'node[001-128]'")
         before, ranges, after = match.groups()
-        for number in _numbers(ranges, text) if ranges is not None else [""]:
-            names.append(f"{before}{number}{after}".strip())
+        numbers = _numbers(ranges, text) if ranges is not None else [""]
+        names += [f"{before}{number}{after}".strip() for number in numbers]
         at = match.end()
     return checked_hosts(names)
 

@@ -39,8 +39,8 @@ class Suspicion:
 class Diagnosis:
     """What is known: suspicions, the likeliest first, and the tests to run next (none where it is sure).
 
-    `alike`: suspects that no test can tell apart from the first ones share their probability evenly. `sure` says
-    whether one answer has at least the probability that was asked for, and `answer` is that probability.
+    `sure`: whether an answer names parts and has the probability that was asked for; `answer` is its probability, and
+    `blamed` what it names.
     """
 
     suspects: Suspects
@@ -49,6 +49,7 @@ class Diagnosis:
     healthy: float
     answer: float
     sure: bool
+    located: bool  # whether all of `blamed` are slow; else some of them are
     blamed: tuple[int, ...]
     suspicions: tuple[Suspicion, ...]
     following: tuple[Choice, ...]
@@ -106,7 +107,7 @@ class Examination:
         blamed = tuple(int(at) for cell in cells for at in self.state.members(cell)[:64])
         p = self.state.probability()
         return Diagnosis(
-            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, blamed,
+            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, located, blamed,
             tuple(self._suspicions(p)), tuple(following), p,
         )  # fmt: skip
 

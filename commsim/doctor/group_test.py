@@ -13,8 +13,8 @@ from commsim.topology.kinds import Float64, Int64
 from commsim.units import GIB
 
 Scope = Literal["across", "inside", "all"]
-"""``across``: a ring for each GPU place, one GPU of every host in each, so that no NVLink is used; ``inside``: a ring in
-every host; ``all``: one ring of all."""
+"""``across``: a ring for each place of a GPU, one GPU of every host in each, so that no NVLink is used; ``inside``: a
+ring in every host; ``all``: one ring of all."""
 
 SPLIT = {"across": "MOD", "inside": "DIV"}
 

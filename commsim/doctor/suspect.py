@@ -22,9 +22,9 @@ class Place(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Suspects:
-    """All suspects of a cluster as columns (E,): `place`, the `host` (-1 of a leaf), and `part`.
+    """All suspects of a cluster as columns (E,): `place`, `host` (-1: a leaf switch has none), `part`, `leaf`.
 
-    `part` is the card of a NIC, the GPU of a link, and the rail of a leaf (-1: all); `leaf` the leaf of a leaf, else -1.
+    `part`: which card, which GPU, which rail of a leaf switch (-1: all); `leaf`: which leaf switch, else -1.
     """
 
     cluster: Cluster
