@@ -103,13 +103,13 @@ def candidates(state: Posterior, nbytes: int | None = None) -> Iterator[GroupTes
     hosts = len(cluster.hosts)
     every = tuple(range(cluster.gpus))
     card = (s.place == Place.NIC) | ((s.place == Place.LEAF) & (s.part >= 0))
-    of_card = np.bincount(s.part[card], p[card], cluster.nics)[[cluster.nic_of(g) for g in every]]
-    of_link = np.bincount(s.part[link], p[link], cluster.gpus) if link.any() else np.zeros(cluster.gpus)
+    of_card = _sums(s.part[card], p[card], cluster.nics)[[cluster.nic_of(g) for g in every]]
+    of_link = _sums(s.part[link], p[link], cluster.gpus)
     kinds: list[tuple[Scope, Bool, Float64]] = [("across", network, of_card)]
     if link.any():
         kinds += [("inside", link, of_link), ("all", network | link, of_card + of_link)]
     for scope, of, of_gpu in kinds:
-        mass = np.bincount(s.host[of], p[of], hosts)
+        mass = _sums(s.host[of], p[of], hosts)
         for group, gpus in product(_host_groups(mass), _gpu_groups(of_gpu, every)):
             test = _test(cluster, scope, group, gpus, mass, of_gpu, nbytes)
             yield test
@@ -117,6 +117,11 @@ def candidates(state: Posterior, nbytes: int | None = None) -> Iterator[GroupTes
                 yield from (replace(test, shift=shift) for shift in (cluster.gpus // 2, cluster.gpus // 4, 1) if shift)
     if cluster.leaves > 1:
         yield from _crossing(state, p, every, of_card, nbytes)
+
+
+def _sums(at: Int64, weight: Float64, size: int) -> Float64:
+    """The weight at each place, (size,)."""
+    return np.bincount(at, weight, size).astype(np.float64)
 
 
 def _host_groups(mass: Float64) -> list[tuple[int, ...]]:
@@ -192,8 +197,8 @@ def _crossing(
     """Rings whose neighbours are under different leaves: all hosts of some leaves, without those most surely slow."""
     s, cluster = state.suspects, state.suspects.cluster
     uplinks, network = s.place == Place.LEAF, (s.place == Place.NODE) | (s.place == Place.NIC)
-    mass = np.bincount(s.leaf[uplinks], p[uplinks], cluster.leaves)
-    clean = np.bincount(s.host[network], p[network], len(cluster.hosts)) < _SURE
+    mass = _sums(s.leaf[uplinks], p[uplinks], cluster.leaves)
+    clean = _sums(s.host[network], p[network], len(cluster.hosts)) < _SURE
     for leaves, gpus in product(_host_groups(mass), _gpu_groups(of_gpu, every)):
         pair = _with_partner(leaves, mass, np.zeros(mass.size), 0)
         under = np.isin(cluster.leaf, pair)
@@ -240,7 +245,7 @@ def _mean(
         load = np.append(np.log(load_of(test, state.suspects, forward)), -np.inf)
     slow = np.maximum(0.0, load[draws.suspect] + draws.slowdown).max(0)
     if not observed:
-        return slow
+        return np.asarray(slow)
     shapes = [each.test.shape for each in observed] + [test.shape]
     common = covariance(shapes, forward, priors)[-1, :-1]
     return np.asarray(slow + state.shift[draws.row] @ common)

@@ -30,15 +30,16 @@ PartList = Annotated[
     tuple[int, ...],
     BeforeValidator(lambda v: parse_ranks(v, noun="GPU"), json_schema_input_type=int | str | list[int | str]),
 ]
+ALL = ("all",)
+"""In place of names: every host."""
+
 Parts = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class MeasurementSpec(Strict):
     """One result: which hosts, how, and the time or the bus bandwidth."""
 
-    hosts: Hosts | Literal["all"] = Field(
-        default="all", union_mode="left_to_right", description="names in the order of the ring, or `all`"
-    )
+    hosts: Hosts = Field(default=ALL, description="names in the order of the ring, or `all`")
     gpus: PartList | None = Field(default=None, description="which GPUs of each host; left out: all")
     scope: Literal["across", "inside", "all"] | None = Field(
         default=None,

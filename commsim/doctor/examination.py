@@ -16,6 +16,8 @@ from commsim.topology.kinds import Float64
 
 _NOTHING_TO_TELL = 0.02  # bits: a test that tells less is not worth its time
 
+_CONTRADICTED = 1e-3  # tests that fit the best hypothesis worse than one in so many do contradict each other
+
 Measure = Callable[[list[GroupTest]], list[float]]
 """Runs tests on disjoint hosts at once and gives the seconds of each."""
 
@@ -49,6 +51,7 @@ class Diagnosis:
     healthy: float
     answer: float
     sure: bool
+    fits: bool  # whether a hypothesis explains all tests within their noise
     located: bool  # whether all of `blamed` are slow; else some of them are
     blamed: tuple[int, ...]
     suspicions: tuple[Suspicion, ...]
@@ -100,14 +103,15 @@ class Examination:
         """What is known now."""
         cells, answer = self.state.answers()[0]
         located = all(self.state.count[cell] == 1 for cell in cells)
-        sure = bool(self.observed) and answer >= self.sure and located
+        fits = self.state.fit >= _CONTRADICTED
+        sure = bool(self.observed) and answer >= self.sure and located and fits
         following = [] if sure else self.following()
         if self.observed and following and sum(choice.bits for choice in following) < _NOTHING_TO_TELL:
             following = []
         blamed = tuple(int(at) for cell in cells for at in self.state.members(cell)[:64])
         p = self.state.probability()
         return Diagnosis(
-            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, located, blamed,
+            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, fits, located, blamed,
             tuple(self._suspicions(p)), tuple(following), p,
         )  # fmt: skip
 

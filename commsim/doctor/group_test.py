@@ -107,6 +107,6 @@ def loads(test: GroupTest, suspects: Suspects, full: Float64, oversubscription: 
     at = np.flatnonzero(suspects.place == Place.LEAF)
     if at.size:
         share = streams_out(cluster, test.hosts) / cluster.leaf_hosts * oversubscription
-        rail = cards[:-1].any(0)[suspects.part[at]]
+        rail = np.atleast_1d(cards[:-1].any(0))[suspects.part[at]]
         load[at] = np.where(rail, share[suspects.leaf[at]] * full[Place.NODE], 0.0)
     return load

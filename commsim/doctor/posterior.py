@@ -69,6 +69,7 @@ class Posterior:
     slowdown: Float64  # ln, of a fault; 0 for none
     shift: Float64  # (hypotheses, tests): what is left of each test, over the covariance: for what comes next
     alive: Bool  # (faults, faults), for the update
+    fit: float  # the chance of tests that fit the best hypothesis as badly as these
 
     @property
     def healthy(self) -> float:
@@ -121,6 +122,7 @@ def posterior(
     `before`: the posterior of the same observations without the last; what it has dropped stays dropped.
     """
     from scipy.linalg import solve_triangular
+    from scipy.stats import chi2
 
     tests = [each.test for each in observed]
     load, cell_of, parent = _cells(tests, suspects, forward, before)
@@ -139,15 +141,15 @@ def posterior(
     ln_t = np.array([log(each.seconds / forward.expected_s(each.test.shape)) for each in observed])
     root = np.linalg.cholesky(covariance([test.shape for test in tests], forward, priors)) if tests else np.eye(0)
     whiten = solve_triangular(root, np.eye(len(tests)), lower=True)
-    likelihood, excess, left = _fit(slow[first], slow[second], ln_t, whiten)
-    chance += likelihood
+    square, spread, excess, left = _fit(slow[first], slow[second], ln_t, whiten)
+    chance -= 0.5 * (square + spread)
     likely = chance > chance.max() - _RARE
     weight = np.exp(chance[likely] - chance.max())
     alive = np.zeros_like(alive)
     alive[first[likely], second[likely]] = True
     return Posterior(
         suspects, cell_of, count, first[likely], second[likely], weight / weight.sum(), excess[:, likely], cell, middle,
-        left[likely] @ whiten, alive,
+        left[likely] @ whiten, alive, float(chi2.sf(square.min(), len(tests))) if tests else 1.0,
     )  # fmt: skip
 
 
@@ -198,8 +200,8 @@ def _log_prior(first: Int64, second: Int64, cell: Int64, count: Int64, rate: Flo
         return np.asarray(np.log(prior))
 
 
-def _fit(a: Float64, b: Float64, ln_t: Float64, whiten: Float64) -> tuple[Float64, Float64, Float64]:
-    """ln likelihood of each hypothesis, what its ln slowdowns are beside their middles, and whitened residuals.
+def _fit(a: Float64, b: Float64, ln_t: Float64, whiten: Float64) -> tuple[Float64, Float64, Float64, Float64]:
+    """-2 ln likelihood of hypotheses as a square and ln of a volume; ln slowdowns beside their middles; residuals.
 
     `a`, `b` (hypotheses, tests): what either fault does to each test. What both ranges leave open is integrated out:
     two directions of a Gaussian, in closed form.
@@ -211,6 +213,6 @@ def _fit(a: Float64, b: Float64, ln_t: Float64, whiten: Float64) -> tuple[Float6
     uz, vz = (u * z).sum(1), (v * z).sum(1)
     det = uu * vv - uv * uv
     of_a, of_b = (vv * uz - uv * vz) / det, (uu * vz - uv * uz) / det
-    likelihood = -0.5 * ((z * z).sum(1) - uz * of_a - vz * of_b) - 0.5 * np.log(det * _WITHIN**2)
+    square = (z * z).sum(1) - uz * of_a - vz * of_b
     left = z - of_a[:, None] * u - of_b[:, None] * v
-    return likelihood, np.array([of_a, of_b]), left
+    return square, np.log(det * _WITHIN**2), np.array([of_a, of_b]), left

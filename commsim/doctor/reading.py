@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from commsim.collectives.semantics import busbw_factor
-from commsim.doctor.cluster import Cluster, checked_hosts, hostlist
-from commsim.doctor.cluster_file import DoctorFile, MeasurementSpec
+from commsim.doctor.cluster import Cluster, checked_hosts
+from commsim.doctor.cluster_file import ALL, DoctorFile, MeasurementSpec
 from commsim.doctor.forward import ranks_together
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Observation
@@ -52,8 +52,9 @@ def read_findings(paths: Sequence[Path]) -> Findings:
             findings.results += [(str(path), 0, spec) for spec in read.measurements]
         elif path.suffix.lower() == ".csv":
             findings.results += list(_csv_results(path))
+            findings.gpus = max([findings.gpus, *(gpu + 1 for *_, spec in findings.results for gpu in spec.gpus or ())])
         else:
-            _add_log(path, read_text(path, error=LogFormatError, limit=LOG_LIMIT), findings)
+            _add_log(path, _log_text(path), findings)
     return findings
 
 
@@ -62,7 +63,7 @@ def cluster_of(findings: Findings) -> Cluster:
     spec = findings.cluster
     names: Iterable[str] = spec.hosts or [name for leaf in spec.leaves or [] for name in leaf]
     if not names:
-        names = dict.fromkeys(name for *_, each in findings.results if each.hosts != "all" for name in each.hosts)
+        names = dict.fromkeys(name for *_, each in findings.results if each.hosts != ALL for name in each.hosts)
     hosts = checked_hosts(list(names))
     gpus = spec.gpus or findings.gpus or 8
     leaf = np.zeros(len(hosts), np.int64)
@@ -85,7 +86,7 @@ def observations_of(findings: Findings, cluster: Cluster) -> list[Observation]:
     out: list[Observation] = []
     for n, (file, line, spec) in enumerate(findings.results):
         where = f"measurements.{n}" if not line else "hosts"
-        names = cluster.hosts if spec.hosts == "all" else spec.hosts
+        names = cluster.hosts if spec.hosts == ALL else spec.hosts
         unknown = [name for name in names if name not in cluster.index]
         wide = [gpu for gpu in spec.gpus or () if gpu >= cluster.gpus]
         if unknown:
@@ -107,6 +108,24 @@ def observations_of(findings: Findings, cluster: Cluster) -> list[Observation]:
     if faults:
         raise_faults(faults[:24], LogFormatError)
     return out
+
+
+def _log_text(path: Path) -> str:
+    """The text of a log, whatever else was written into it; LogFormatError for what is no file, or too long a one."""
+    try:
+        if not path.is_file():
+            raise_faults(
+                [Fault(str(path), 0, 0, "", "found no such file, expected a log, .csv or .yaml")], LogFormatError
+            )
+        with path.open("rb") as stream:
+            raw = stream.read(LOG_LIMIT + 1)
+    except OSError as fault:
+        raise_faults([Fault(str(path), 0, 0, "", f"cannot be read: {fault.strerror}")], LogFormatError)
+    if len(raw) > LOG_LIMIT:
+        raise_faults(
+            [Fault(str(path), 0, 0, "", "found more than 64 MiB, expected a log of some runs")], LogFormatError
+        )
+    return raw.decode("utf-8", "replace")
 
 
 def _add_log(path: Path, text: str, findings: Findings) -> None:
@@ -184,7 +203,7 @@ def _csv_results(path: Path) -> Iterable[tuple[str, int, MeasurementSpec]]:
         words: dict[str, object] = {name: value for name in ("scope", "collective") if (value := row.get(name))}
         names = row.get("hosts") or row.get("host")
         try:
-            words["hosts"] = "all" if names == "all" else list(hostlist(",".join(names.split())))
+            words["hosts"] = ",".join(names.split())
             if gpus := row.get("gpus") or row.get("gpu"):
                 words["gpus"] = [int(gpu) for gpu in gpus.split()]
             for key, name, unit in (

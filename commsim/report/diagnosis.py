@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,8 @@ def verdict_line(d: Diagnosis) -> str:
         return f"Nothing is slow: {100 * d.healthy:.1f} % sure {after}."
     names = "; ".join(d.suspects.name(at) for at in d.blamed[:4])
     more = f"; and {len(d.blamed) - 4} more" if len(d.blamed) > 4 else ""
+    if d.answer < 0.5:
+        return f"No answer is likely yet {after}; the likeliest ({100 * d.answer:.1f} %): {names}{more}."
     located = "" if d.located else "One of these, which are not told apart yet: "
     return f"{located}{names}{more}: {100 * d.answer:.1f} % sure {after}."
 
@@ -71,8 +74,9 @@ def diagnosis_lines(d: Diagnosis) -> list[str]:
             (f"   {s.name}", f"{100 * s.probability:.1f} %", f"{100 * s.share:.0f} %", f"{s.gain:.2f}") for s in shown
         ]
         lines += aligned(rows)
-        if not any(s.probability >= 0.5 for s in shown) and d.healthy < 0.5:
-            lines.append("# no single suspect is likely yet: run the next test")
+    if not d.fits:
+        lines.append("# the tests contradict each other: neither one fault nor two explain them within their noise;")
+        lines.append("# repeat the test that stands out, or state the noise (--noise)")
     if d.observed and not d.following and not d.sure:
         lines.append("# no further test tells these apart: swap a cable or a card between hosts, and run again")
     return lines
@@ -83,6 +87,7 @@ def diagnosis_dict(d: Diagnosis, cluster: Cluster) -> dict[str, Any]:
     return {
         "healthy": d.healthy,
         "sure": d.sure,
+        "fits": d.fits,
         "answer": {"slow": [d.suspects.name(at) for at in d.blamed], "probability": d.answer, "located": d.located},
         "tests": len(d.observed),
         "rounds": d.rounds,
@@ -120,10 +125,16 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
     with style.drawing(9.0, height, nrows=2, height_ratios=ratios) as (figure, axes):
         top, bottom = axes
         image = top.imshow(grid, cmap="OrRd", vmin=0.0, vmax=1.0, aspect="auto")
-        top.set_title(verdict_line(d) if len(verdict_line(d)) < 90 else verdict_line(d)[:88] + " ...", fontsize=10)
+        figure.suptitle("\n".join(wrap(verdict_line(d), 100)), fontsize=11, fontweight="bold", x=0.01, ha="left")
         top.grid(visible=False)
         top.set_xticks([])
         top.set_yticks([])
+        top.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
+        top.set_yticks(np.arange(grid.shape[0] + 1) - 0.5, minor=True)
+        top.grid(which="minor", color="white", linewidth=1.5 if hosts <= 256 else 0.4)
+        top.tick_params(which="minor", length=0)
+        for side in top.spines.values():
+            side.set_visible(False)
         for host in range(hosts) if hosts <= 64 else np.flatnonzero(of_host >= 0.05)[:40]:
             row, column = divmod(int(host), columns)
             colour = "white" if of_host[host] > 0.6 else style.INK
