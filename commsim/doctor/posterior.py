@@ -204,11 +204,12 @@ def _fit(a: Float64, b: Float64, ln_t: Float64, whiten: Float64) -> tuple[Float6
     """-2 ln likelihood of hypotheses as a square and ln of a volume; ln slowdowns beside their middles; residuals.
 
     `a`, `b` (hypotheses, tests): what either fault does to each test. What both ranges leave open is integrated out:
-    two directions of a Gaussian, in closed form.
+    two directions of a Gaussian, in closed form. Of two faults in one range each counts half.
     """
     z = (ln_t - np.maximum(a, b)) @ whiten.T
-    u = ((a > 0) & (a >= b)).astype(float) @ whiten.T
-    v = ((b > 0) & (b > a)).astype(float) @ whiten.T
+    either = np.maximum(a, b) > 0
+    u = (either * (0.5 + 0.5 * np.sign(a - b))) @ whiten.T
+    v = (either * (0.5 + 0.5 * np.sign(b - a))) @ whiten.T
     uu, vv, uv = 1 / _WITHIN + (u * u).sum(1), 1 / _WITHIN + (v * v).sum(1), (u * v).sum(1)
     uz, vz = (u * z).sum(1), (v * z).sum(1)
     det = uu * vv - uv * uv
