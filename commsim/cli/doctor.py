@@ -235,7 +235,7 @@ def _say(diagnosis: Diagnosis, cluster: Cluster, launcher: str, written: list[Pa
     for line in diagnosis_lines(diagnosis):
         say(line)
     for choice in diagnosis.following:
-        bits = f" (tells {choice.bits:.2f} bits)" if diagnosis.observed else ""
+        bits = f" (tells {choice.bits:.2f} bits)" if choice.bits else ""
         say(f"next test{bits}: {test_words(choice.test, cluster)}")
         if cluster.gpus > 1:
             made = command(choice.test, cluster, launcher, "HOSTFILE")  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.doctor.choice import Choice, choose, first_test
+from commsim.doctor.choice import Choice, choose, first_round
 from commsim.doctor.forward import Forward
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Observation, Posterior, Priors, load_of, posterior
@@ -86,10 +86,11 @@ class Examination:
         self.rounds += 1
 
     def following(self) -> list[Choice]:
-        """The next round."""
+        """The next round: what tells most, or what sets the scale of rings that have not been run; else empty."""
+        first = [Choice(test, 0.0) for test in first_round(self.suspects.cluster, self.nbytes)]
         if not self.observed:
-            return [Choice(first_test(self.suspects.cluster, self.nbytes), 0.0)]
-        return choose(
+            return first[:1]
+        chosen = choose(
             self.state,
             self.observed,
             self.forward,
@@ -98,6 +99,10 @@ class Examination:
             at_once=self.at_once,
             seed=len(self.observed),
         )
+        if sum(choice.bits for choice in chosen) >= _NOTHING_TO_TELL:
+            return chosen
+        scopes = {each.test.scope for each in self.observed}
+        return [choice for choice in first if choice.test.scope not in scopes][:1]
 
     def diagnosis(self) -> Diagnosis:
         """What is known now."""
@@ -106,8 +111,6 @@ class Examination:
         fits = self.state.fit >= _CONTRADICTED
         sure = bool(self.observed) and answer >= self.sure and located and fits
         following = [] if sure else self.following()
-        if self.observed and following and sum(choice.bits for choice in following) < _NOTHING_TO_TELL:
-            following = []
         blamed = tuple(int(at) for cell in cells for at in self.state.members(cell)[:64])
         p = self.state.probability()
         return Diagnosis(

@@ -40,6 +40,9 @@ class Forward(Protocol):
     scope_spread: float
     """Standard deviation of ln(measured / expected) that all tests of a scope share on a healthy machine."""
 
+    shape_spread: float
+    """The same of what all tests of a shape share beside it."""
+
     def expected_s(self, shape: Shape) -> float:
         """Seconds of a healthy test."""
 
@@ -52,6 +55,7 @@ class Unknown:
     """No machine is known: all healthy tests of a scope have the same bus bandwidth, and each part is the slowest."""
 
     scope_spread: float = 3.0  # a factor of 20 either way: the first tests say it
+    shape_spread: float = 0.15  # bus bandwidths of two and of eight GPUs of an HGX H100 differ by 18 %
 
     def expected_s(self, shape: Shape) -> float:
         """Seconds at a bus bandwidth of 1 GB/s."""
@@ -70,7 +74,8 @@ class Predicted:
 
     machine: str
     nics: int
-    scope_spread: float = 0.1  # healthy machines differ by less than that (docs/accuracy-verdicts.md)
+    scope_spread: float = 0.1  # most healthy machines are nearer to their prediction (docs/accuracy-verdicts.md)
+    shape_spread: float = 0.05
     _times: dict[Shape, float] = field(default_factory=dict)
     _full: dict[Shape, Float64] = field(default_factory=dict)
 

@@ -33,13 +33,12 @@ class Priors:
     """What is taken for true before a test.
 
     `faults`: how many suspects are slow, on average, when somebody asks; kinds share it evenly, and within a kind all
-    suspects. `noise`: standard deviation of ln t of one run. `shape`: of what tests of one shape have in common, by
-    which a healthy machine departs from the expected time (the machine's own is `Forward.scope_spread`).
+    suspects. `noise`: standard deviation of ln t of one run, what healthy hosts differ by included. How far a healthy
+    machine may be from its expected times, `Forward` says.
     """
 
     faults: float = 0.5
     noise: float = 0.05
-    shape: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def covariance(tests: Sequence[Shape], forward: Forward, priors: Priors) -> Floa
     """Of ln t of healthy tests, (tests, tests): noise, what a shape has in common, what a scope has."""
     scope = np.array([[a.scope == b.scope for b in tests] for a in tests], float)
     shape = np.array([[a == b for b in tests] for a in tests], float)
-    return np.eye(len(tests)) * priors.noise**2 + shape * priors.shape**2 + scope * forward.scope_spread**2
+    return np.eye(len(tests)) * priors.noise**2 + shape * forward.shape_spread**2 + scope * forward.scope_spread**2
 
 
 def load_of(test: GroupTest, suspects: Suspects, forward: Forward) -> Float64:

@@ -139,6 +139,10 @@ def _add_log(path: Path, text: str, findings: Findings) -> None:
         if spec is None or rows is None:
             continue
         collective, nbytes, seconds = rows
+        collective = spec.collective if section.mark else collective
+        if collective is None:
+            message = "found a table whose collective nothing says, expected its command or 'Collective test starting'"
+            raise_faults([Fault(str(path), section.line, 1, "", message)], LogFormatError)
         if nbytes < _LEAST_BYTES:
             message = f"found {nbytes} bytes as the largest size, expected 1 MiB at least: a slow part does not show"
             raise_faults([Fault(str(path), section.line, 1, "", message)], LogFormatError)
@@ -152,16 +156,28 @@ def _add_log(path: Path, text: str, findings: Findings) -> None:
         raise_faults([Fault(str(path), 0, 0, "", message)], LogFormatError)
 
 
-def largest(path: Path, text: str) -> tuple[str, int, float] | None:
-    """Collective, bytes and seconds of the largest size of a run; None where it has no row."""
-    from commsim.measure.assemble import Wanted, curves_of
+def largest(path: Path, text: str) -> tuple[str | None, int, float] | None:
+    """Collective, bytes and seconds of the largest size of a run; None where it has no row.
+
+    The collective is None where neither the run nor its rows say it.
+    """
     from commsim.measure.nccl_log import read_log
+    from commsim.measure.rows import deduce_collective
 
     try:
-        curve = curves_of(read_log(io.StringIO(text), path), path, Wanted())[-1]
+        tables = read_log(io.StringIO(text), path)
     except CommsimError:
         return None
-    return curve.collective, int(curve.size_bytes[-1]), float(curve.time_s[-1])
+    table = tables[-1]
+    rows = [row for row in table.rows if row.size > 0]
+    if not rows:
+        return None
+    top = max(rows, key=lambda row: row.size)
+    times = [group.time_us for group in (top.out_of_place, top.in_place) if group.time_us > 0]
+    if not times:
+        return None
+    collective = table.collective or deduce_collective(table, rows, table.n_ranks, path.name)[0]
+    return collective, top.size, times[0] * 1e-6
 
 
 def _spec_of(path: Path, line: int, ranks: dict[int, tuple[int, str, int]], mark: str) -> MeasurementSpec | None:
@@ -215,7 +231,11 @@ def _csv_results(path: Path) -> Iterable[tuple[str, int, MeasurementSpec]]:
                     words[key] = f"{value} {unit}"
             yield str(path), row.line, MeasurementSpec.model_validate(words)
         except (CommsimError, ValueError) as error:
-            text = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            text = (
+                error.errors()[0]["msg"].removeprefix("Value error, ")
+                if isinstance(error, ValidationError)
+                else str(error)
+            )
             faults.append(Fault(str(path), row.line, 1, "", text))
             if len(faults) == 24:
                 break

@@ -55,9 +55,8 @@ def command(test: GroupTest, cluster: Cluster, launcher: Launcher, hostfile: str
 
 def mark(test: GroupTest, cluster: Cluster) -> str:
     """The line before a run by which its log is read back: hosts, GPUs and scope."""
-    words = {"hosts": [cluster.hosts[host] for host in test.hosts], "scope": test.scope, "gpus": list(test.gpus)}
-    if test.shift:
-        words["shift"] = test.shift  # type: ignore[assignment]
+    words: dict[str, object] = {"hosts": [cluster.hosts[host] for host in test.hosts], "scope": test.scope}
+    words |= {"gpus": list(test.gpus), "collective": test.collective} | ({"shift": test.shift} if test.shift else {})
     return f"# commsim doctor: {json.dumps(words)}"
 
 

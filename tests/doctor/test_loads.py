@@ -1,4 +1,4 @@
-"""What a test needs of each part: by hand, and the table's max(1, load / share) against NCCL's predictor with the fault."""
+"""What a test needs of each part: by hand, and max(1, load / share) against NCCL's predictor with the fault."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from commsim.doctor.suspect import suspects_of
 
 CLUSTER = Cluster(("a", "b", "c", "d"), 1, 1)
 SUSPECTS = suspects_of(CLUSTER)
-PRIORS = Priors(noise=0.1, shape=0.1)
-FORWARD = Unknown(scope_spread=0.3)
+PRIORS = Priors(noise=0.1)
+FORWARD = Unknown(scope_spread=0.3, shape_spread=0.1)
 
 
 def observation(hosts: tuple[int, ...], slower: float) -> Observation:
