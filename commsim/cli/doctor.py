@@ -92,7 +92,8 @@ def doctor(
         typer.Option("--out", "-o", help="Folder for suspects.png and .svg, diagnosis.json and measurements.yaml."),
     ] = None,
     fail_above: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Exit 1 where a suspect's probability is above this.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="Exit 1 where the probability of a suspect, or of a host, is above this."),
     ] = 0.9,
     json_output: Json = False,
 ) -> None:
@@ -135,7 +136,8 @@ def doctor(
         print_json(diagnosis_dict(diagnosis, cluster))
     else:
         _say(diagnosis, cluster, launcher, [*written, *scripts])
-    if diagnosis.observed and any(each.probability > fail_above for each in diagnosis.suspicions):
+    parts = [each.probability for each in diagnosis.suspicions]
+    if diagnosis.observed and max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above:
         raise typer.Exit(1)
 
 

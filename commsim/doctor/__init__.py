@@ -1,1 +1,1 @@
-"""Which node, card, link or leaf of a cluster is slow: measurements to suspects, and the test to run next."""
+"""What of a cluster is slow, and the next test."""

@@ -56,7 +56,8 @@ class Diagnosis:
     blamed: tuple[int, ...]
     suspicions: tuple[Suspicion, ...]
     following: tuple[Choice, ...]
-    probability: Float64
+    probability: Float64  # of each suspect
+    of_hosts: Float64  # that a part of a host is slow
 
 
 class Examination:
@@ -115,7 +116,7 @@ class Examination:
         p = self.state.probability()
         return Diagnosis(
             self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, fits, located, blamed,
-            tuple(self._suspicions(p)), tuple(following), p,
+            tuple(self._suspicions(p)), tuple(following), p, self.state.of_hosts(),
         )  # fmt: skip
 
     def _suspicions(self, p: Float64, most: int = 20) -> list[Suspicion]:

@@ -83,6 +83,19 @@ class Posterior:
             np.add.at(of_cell, at[at >= 0], self.weight[at >= 0])
         return np.minimum(of_cell / self.count, 1.0)[self.cell_of]
 
+    def of_hosts(self) -> Float64:
+        """Of each host, the probability that a part of it is slow, (hosts,)."""
+        host, hosts = self.suspects.host, len(self.suspects.cluster.hosts)
+        own = host >= 0
+        spare = np.ones((self.count.size + 1, hosts))  # of a cell's suspects, those elsewhere; the last row is no fault
+        np.add.at(spare, (self.cell_of[own], host[own]), -1.0 / self.count[self.cell_of[own]])
+        a, b = self.cell[self.first], self.cell[self.second]
+        other = spare[b]
+        same = (a == b) & (a >= 0)  # the second of two in a cell is one of the rest
+        most = self.count[b[same], None]
+        other[same] = np.maximum(0.0, most * other[same] - 1.0) / np.maximum(most - 1, 1)
+        return np.clip(1.0 - (self.weight[:, None] * spare[a] * other).sum(0), 0.0, 1.0)
+
     def answers(self) -> list[tuple[tuple[int, ...], float]]:
         """Which cells hold the faults, each with its probability, the likeliest first; no cell: all are healthy."""
         cells = np.sort([self.cell[self.first], self.cell[self.second]], axis=0)

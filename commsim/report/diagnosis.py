@@ -55,6 +55,9 @@ def verdict_line(d: Diagnosis) -> str:
         return f"Nothing is slow: {100 * d.healthy:.1f} % sure {after}."
     names = "; ".join(d.suspects.name(at) for at in d.blamed[:4])
     more = f"; and {len(d.blamed) - 4} more" if len(d.blamed) > 4 else ""
+    host = int(d.of_hosts.argmax())
+    if not d.sure and d.answer < 0.9 <= d.of_hosts[host]:
+        return f"{d.suspects.cluster.hosts[host]}: a part of it is slow, {100 * d.of_hosts[host]:.1f} % sure {after}."
     if d.answer < 0.5:
         return f"No answer is likely yet {after}; the likeliest ({100 * d.answer:.1f} %): {names}{more}."
     located = "" if d.located else "One of these, which are not told apart yet: "
@@ -89,6 +92,9 @@ def diagnosis_dict(d: Diagnosis, cluster: Cluster) -> dict[str, Any]:
         "sure": d.sure,
         "fits": d.fits,
         "answer": {"slow": [d.suspects.name(at) for at in d.blamed], "probability": d.answer, "located": d.located},
+        "hosts": {
+            cluster.hosts[at]: float(d.of_hosts[at]) for at in np.argsort(-d.of_hosts)[:20] if d.of_hosts[at] > 1e-4
+        },
         "tests": len(d.observed),
         "rounds": d.rounds,
         "suspects": [
@@ -115,7 +121,7 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
     """Hosts as a grid, coloured by the probability that something of a host is slow; the likeliest suspects as bars."""
     s = d.suspects
     hosts = len(s.cluster.hosts)
-    of_host = np.array([1 - np.prod(1 - d.probability[s.host == host]) for host in range(hosts)])
+    of_host = d.of_hosts
     columns = min(64, math.ceil(math.sqrt(hosts * 2.5)))
     grid = np.full((math.ceil(hosts / columns), columns), np.nan)
     grid.ravel()[:hosts] = of_host

@@ -71,6 +71,7 @@ def test_the_posterior_is_that_of_enumeration(observed: list[tuple[tuple[int, ..
     state = posterior(seen, SUSPECTS, FORWARD, PRIORS)
     assert state.healthy == pytest.approx(healthy, abs=2e-3)
     assert state.probability() == pytest.approx(each, abs=2e-3)
+    assert state.of_hosts() == pytest.approx(each, abs=2e-3)  # hosts of one part
 
 
 HOSTS = st.sets(st.integers(0, 3), min_size=2).map(lambda hosts: tuple(sorted(hosts)))
