@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.examination import Examination, examine
 from commsim.doctor.forward import RING, Forward, forward_of
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Priors
-from commsim.doctor.suspect import Place, Suspects, suspects_of
+from commsim.doctor.suspect import PartKind, Suspects, suspects_of
 from commsim.files import write_atomically
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.faults import degraded
@@ -74,19 +74,19 @@ def machine(hosts: int) -> tuple[Topology, Suspects, Forward]:
     """A healthy cluster, what may be slow in it, and what the doctor takes for its healthy times."""
     topology = load_preset(MACHINE, nodes=hosts, nodes_per_leaf=per_leaf(hosts))
     names = tuple(f"node{i}" for i in range(hosts))
-    cluster = Cluster(names, GPUS, GPUS, np.arange(hosts) // per_leaf(hosts), rails=True)
+    cluster = HostCluster(names, GPUS, GPUS, np.arange(hosts) // per_leaf(hosts), rails=True)
     return topology, suspects_of(cluster), forward_of(MACHINE, cluster)
 
 
 def fault_specs(topology: Topology, suspects: Suspects, at: int, share: float) -> list[FaultSpec]:
     """A suspect at a share of its rate, in the words of a topology."""
     host, part, leaf = (int(column[at]) for column in (suspects.host, suspects.part, suspects.leaf))
-    match Place(int(suspects.place[at])):
-        case Place.NODE:
+    match PartKind(int(suspects.place[at])):
+        case PartKind.NODE:
             return [FaultSpec(node=host, bandwidth_factor=share)]
-        case Place.NIC:
+        case PartKind.NIC:
             return [FaultSpec(nic=(host, part), bandwidth_factor=share)]
-        case Place.LINK:
+        case PartKind.LINK:
             return [FaultSpec(link=(f"node{host}.gpu{part}", f"node{host}.nvswitch"), bandwidth_factor=share)]
         case _:
             name = f"leaf{leaf}.rail{part}"
@@ -136,15 +136,15 @@ class Simulated:
 
 def alike(suspects: Suspects, at: int) -> set[int]:
     """Suspects that no test can tell from one: the networks of two hosts that are all there are."""
-    if len(suspects.cluster.hosts) == 2 and suspects.place[at] == Place.NODE:
-        return set(np.flatnonzero(suspects.place == Place.NODE).tolist())
+    if len(suspects.cluster.hosts) == 2 and suspects.place[at] == PartKind.NODE:
+        return set(np.flatnonzero(suspects.place == PartKind.NODE).tolist())
     return {at}
 
 
 def trial(hosts: int, count: int, rng: np.random.Generator, at_once: int = 1) -> Trial:
     """One cluster with so many faults."""
     _, suspects, forward = machine(hosts)
-    places = [place for place in Place if (suspects.place == place).any()]
+    places = [place for place in PartKind if (suspects.place == place).any()]
     faults: dict[int, float] = {}
     while len(faults) < count:
         place = places[rng.integers(len(places))]
@@ -156,7 +156,7 @@ def trial(hosts: int, count: int, rng: np.random.Generator, at_once: int = 1) ->
     wanted = set().union(*(alike(suspects, at) for at in faults))
     cells = examination.state.answers()[0][0]
     apart = np.prod([1 if set(m) <= wanted else len(m) for m in map(examination.state.members, cells)])
-    kinds = " + ".join(sorted(Place(int(suspects.place[at])).name.lower() for at in faults)) or "healthy"
+    kinds = " + ".join(sorted(PartKind(int(suspects.place[at])).name.lower() for at in faults)) or "healthy"
     truth = ", ".join(f"{suspects.name(at)} at {share:.2f}" for at, share in faults.items()) or "healthy"
     words = f"{truth}: said {', '.join(suspects.name(at) for at in said.blamed[:3]) or 'healthy'}"
     right = set(said.blamed) == wanted

@@ -15,9 +15,9 @@ from commsim.errors import CommsimError
 from commsim.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
-    from commsim.doctor.cluster import Cluster
+    from commsim.doctor.cluster import HostCluster
     from commsim.doctor.examination import Diagnosis, Examination, Measure
-    from commsim.doctor.reading import Findings
+    from commsim.doctor.reading import DoctorInput
     from commsim.topology.graph import Topology
 
 
@@ -42,7 +42,7 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RoundOptions:
     """What runs tests, and when it ends."""
 
     run: Annotated[
@@ -76,7 +76,7 @@ def doctor(
         typer.Argument(help="Logs of nccl-tests, tables (.csv), clusters and measurements (.yaml), in any order."),
     ] = None,
     cluster_options: ClusterOptions = ClusterOptions(),
-    run_options: RunOptions = RunOptions(),
+    run_options: RoundOptions = RoundOptions(),
     noise: Annotated[
         float, typer.Option(min=0.001, max=1.0, help="Spread of one and the same test (standard deviation of ln t).")
     ] = 0.05,
@@ -141,7 +141,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _apply(options: ClusterOptions, findings: Findings) -> None:
+def _apply(options: ClusterOptions, findings: DoctorInput) -> None:
     """Puts the options over what the files say of the cluster."""
     from commsim.doctor.cluster import hostlist
 
@@ -153,7 +153,7 @@ def _apply(options: ClusterOptions, findings: Findings) -> None:
     findings.cluster = findings.cluster.model_copy(update=given)
 
 
-def _testbed(options: RunOptions, findings: Findings, cluster: ClusterOptions) -> Topology | None:
+def _testbed(options: RoundOptions, findings: DoctorInput, cluster: ClusterOptions) -> Topology | None:
     """The machine to build, whose hosts become the cluster; None for none."""
     if options.testbed is None:
         return None
@@ -173,7 +173,7 @@ def _testbed(options: RunOptions, findings: Findings, cluster: ClusterOptions) -
 
 
 def _run(
-    examination: Examination, cluster: Cluster, options: RunOptions, bed: Topology | None, quiet: bool
+    examination: Examination, cluster: HostCluster, options: RoundOptions, bed: Topology | None, quiet: bool
 ) -> Diagnosis:
     """Runs rounds where asked to; each test is said as it ends."""
     if options.run is None and bed is None:
@@ -202,7 +202,7 @@ def _run(
         return examine(examination, told, most)
 
 
-def _write(out: Path, diagnosis: Diagnosis, cluster: Cluster, machine: str | None) -> list[Path]:
+def _write(out: Path, diagnosis: Diagnosis, cluster: HostCluster, machine: str | None) -> list[Path]:
     import json
 
     from commsim.cli.pictures import write_both
@@ -215,7 +215,7 @@ def _write(out: Path, diagnosis: Diagnosis, cluster: Cluster, machine: str | Non
     return [*paths, *write_both(out / "suspects", plot_diagnosis(diagnosis))]
 
 
-def _plan(folder: Path, diagnosis: Diagnosis, cluster: Cluster, launcher: str) -> list[Path]:
+def _plan(folder: Path, diagnosis: Diagnosis, cluster: HostCluster, launcher: str) -> list[Path]:
     """Writes the scripts of the next round, numbered on from those that are there."""
     from commsim.doctor.choice import first_round
     from commsim.doctor.script import round_files
@@ -228,7 +228,7 @@ def _plan(folder: Path, diagnosis: Diagnosis, cluster: Cluster, launcher: str) -
     return [write_atomically(folder / name, text) for name, text in files.items()]
 
 
-def _say(diagnosis: Diagnosis, cluster: Cluster, launcher: str, written: list[Path]) -> None:
+def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, written: list[Path]) -> None:
     import shlex
 
     from commsim.doctor.script import command

@@ -12,11 +12,11 @@ from itertools import product
 
 import numpy as np
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.forward import Forward
 from commsim.doctor.group_test import GroupTest, Scope, ring_size
 from commsim.doctor.posterior import Observation, Posterior, Priors, covariance, load_of
-from commsim.doctor.suspect import Place
+from commsim.doctor.suspect import PartKind
 from commsim.topology.kinds import Bool, Float64, Int64
 
 _DRAWS, _PAIRED = 1000, 400  # hypotheses for one test, and for several at once
@@ -29,20 +29,20 @@ _SURE, _SUSPECT = 0.9, 0.3
 
 
 @dataclass(frozen=True)
-class Choice:
+class NextTest:
     """A test and what its result is expected to tell, in bits."""
 
     test: GroupTest
     bits: float
 
 
-def first_test(cluster: Cluster, nbytes: int | None = None) -> GroupTest:
+def first_test(cluster: HostCluster, nbytes: int | None = None) -> GroupTest:
     """All hosts at once, neighbours under different leaves."""
     hosts = tuple(range(len(cluster.hosts)))
     return _across(cluster, hosts, tuple(range(cluster.gpus)), nbytes, spread=True)
 
 
-def first_round(cluster: Cluster, nbytes: int | None = None) -> list[GroupTest]:
+def first_round(cluster: HostCluster, nbytes: int | None = None) -> list[GroupTest]:
     """What a new cluster is asked first, one after the other: the network of all hosts, then NVLink in all."""
     hosts, gpus = tuple(range(len(cluster.hosts))), tuple(range(cluster.gpus))
     inside = [GroupTest("inside", hosts, gpus, nbytes or ring_size(1))] if cluster.gpus > 1 else []
@@ -58,7 +58,7 @@ def choose(
     nbytes: int | None = None,
     at_once: int = 1,
     seed: int = 0,
-) -> list[Choice]:
+) -> list[NextTest]:
     """The tests to run next, on disjoint hosts if several; the first is expected to tell most.
 
     Each further one is the best beside those chosen. An empty list where there is none to choose from.
@@ -89,7 +89,7 @@ def choose(
         best = int(np.argmax(beside))
         picked.append(free[best])
         told.append(beside[best] - sum(told))
-    return [Choice(tests[i], bits) for i, bits in zip(picked, told, strict=True)]
+    return [NextTest(tests[i], bits) for i, bits in zip(picked, told, strict=True)]
 
 
 # -- candidates ---------------------------------
@@ -99,10 +99,10 @@ def candidates(state: Posterior, nbytes: int | None = None) -> Iterator[GroupTes
     """Tests that hold about a given share of the probability, by hosts, by places of GPUs, by leaves."""
     s, cluster = state.suspects, state.suspects.cluster
     p = state.probability()
-    network, link = (s.place == Place.NODE) | (s.place == Place.NIC), s.place == Place.LINK
+    network, link = (s.place == PartKind.NODE) | (s.place == PartKind.NIC), s.place == PartKind.LINK
     hosts = len(cluster.hosts)
     every = tuple(range(cluster.gpus))
-    card = (s.place == Place.NIC) | ((s.place == Place.LEAF) & (s.part >= 0))
+    card = (s.place == PartKind.NIC) | ((s.place == PartKind.LEAF) & (s.part >= 0))
     of_card = _sums(s.part[card], p[card], cluster.nics)[[cluster.nic_of(g) for g in every]]
     of_link = _sums(s.part[link], p[link], cluster.gpus)
     kinds: list[tuple[Scope, Bool, Float64]] = [("across", network, of_card)]
@@ -153,7 +153,7 @@ def _gpu_groups(mass: Float64, every: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _test(
-    cluster: Cluster,
+    cluster: HostCluster,
     scope: Scope,
     group: tuple[int, ...],
     gpus: tuple[int, ...],
@@ -180,7 +180,7 @@ def _with_partner(group: tuple[int, ...], mass: Float64, side: Int64 | Float64, 
 
 
 def _across(
-    cluster: Cluster, hosts: tuple[int, ...], gpus: tuple[int, ...], nbytes: int | None, *, spread: bool = False
+    cluster: HostCluster, hosts: tuple[int, ...], gpus: tuple[int, ...], nbytes: int | None, *, spread: bool = False
 ) -> GroupTest:
     leaf = cluster.leaf[list(hosts)]
     if spread:  # the first of every leaf, then the second of every leaf ...
@@ -196,7 +196,7 @@ def _crossing(
 ) -> Iterator[GroupTest]:
     """Rings whose neighbours are under different leaves: all hosts of some leaves, without those most surely slow."""
     s, cluster = state.suspects, state.suspects.cluster
-    uplinks, network = s.place == Place.LEAF, (s.place == Place.NODE) | (s.place == Place.NIC)
+    uplinks, network = s.place == PartKind.LEAF, (s.place == PartKind.NODE) | (s.place == PartKind.NIC)
     mass = _sums(s.leaf[uplinks], p[uplinks], cluster.leaves)
     clean = _sums(s.host[network], p[network], len(cluster.hosts)) < _SURE
     for leaves, gpus in product(_host_groups(mass), _gpu_groups(of_gpu, every)):

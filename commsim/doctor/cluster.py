@@ -17,7 +17,7 @@ _PART = re.compile(r"([^\[\],]*)(?:\[([0-9,-]+)\])?([^\[\],]*)(?:,|$)")
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class HostCluster:
     """Hosts with `gpus` GPUs and `nics` cards each; card i serves the GPUs from i * gpus / nics on.
 
     `leaf` (hosts,): the leaf switch of each host, all 0 where it is not known. `rails`: whether every card of a host

@@ -12,6 +12,7 @@ from commsim.document import refuse
 from commsim.errors import CommsimError
 from commsim.fields import Bandwidth, Bytes, Seconds
 from commsim.scenario.strict import Strict, parse_ranks
+from commsim.units import GIB
 
 
 def _hosts(value: Any) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ class MeasurementSpec(Strict):
     )
     shift: int = Field(default=0, ge=0, le=64, description="of two hosts, how many GPUs further on the second's are")
     collective: Literal[NCCL_TESTS] = Field(default="all_reduce", description="as nccl-tests calls it")  # type: ignore[valid-type]
-    size: Bytes = Field(default=1 << 30, ge=1 << 20, description="of the message; small ones do not show a slow part")
+    size: Bytes = Field(default=int(GIB), ge=1 << 20, description="of the message; small ones do not show a slow part")
     time: Seconds | None = Field(default=None, gt=0, description="of a call, of the slowest ring")
     busbw: Bandwidth | None = Field(default=None, gt=0, description="bus bandwidth, in place of the time")
 

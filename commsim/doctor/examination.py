@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commsim.doctor.choice import Choice, choose, first_round
+from commsim.doctor.choice import NextTest, choose, first_round
 from commsim.doctor.forward import Forward
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Observation, Posterior, Priors, load_of, posterior
@@ -55,7 +55,7 @@ class Diagnosis:
     located: bool  # whether all of `blamed` are slow; else some of them are
     blamed: tuple[int, ...]
     suspicions: tuple[Suspicion, ...]
-    following: tuple[Choice, ...]
+    following: tuple[NextTest, ...]
     probability: Float64  # of each suspect
     of_hosts: Float64  # that a part of a host is slow
 
@@ -86,9 +86,9 @@ class Examination:
             self.state = posterior(self.observed, self.suspects, self.forward, self.priors, self.state)
         self.rounds += 1
 
-    def following(self) -> list[Choice]:
+    def following(self) -> list[NextTest]:
         """The next round: what tells most, or what sets the scale of rings that have not been run; else empty."""
-        first = [Choice(test, 0.0) for test in first_round(self.suspects.cluster, self.nbytes)]
+        first = [NextTest(test, 0.0) for test in first_round(self.suspects.cluster, self.nbytes)]
         if not self.observed:
             return first[:1]
         chosen = choose(

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from commsim.collectives.semantics import busbw_factor
-from commsim.doctor.cluster import Cluster
-from commsim.doctor.group_test import Shape
-from commsim.doctor.suspect import Place
+from commsim.doctor.cluster import HostCluster
+from commsim.doctor.group_test import RingShape
+from commsim.doctor.suspect import PartKind
 from commsim.topology.kinds import Float64
-from commsim.units import GIGA
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -43,11 +43,11 @@ class Forward(Protocol):
     shape_spread: float
     """The same of what all tests of a shape share beside it."""
 
-    def expected_s(self, shape: Shape) -> float:
+    def expected_s(self, shape: RingShape) -> float:
         """Seconds of a healthy test."""
 
-    def full(self, shape: Shape) -> Float64:
-        """Loads of a node, a card, a GPU's link and a leaf that take part, by `Place`."""
+    def full(self, shape: RingShape) -> Float64:
+        """Loads of a node, a card, a GPU's link and a leaf that take part, by `PartKind`."""
 
 
 @dataclass
@@ -57,12 +57,12 @@ class Unknown:
     scope_spread: float = 3.0  # a factor of 20 either way: the first tests say it
     shape_spread: float = 0.15  # bus bandwidths of two and of eight GPUs of an HGX H100 differ by 18 %
 
-    def expected_s(self, shape: Shape) -> float:
+    def expected_s(self, shape: RingShape) -> float:
         """Seconds at a bus bandwidth of 1 GB/s."""
         ranks = ranks_together(shape)
         return shape.nbytes * (busbw_factor(shape.collective, ranks) if ranks > 1 else 1.0) / GIGA
 
-    def full(self, shape: Shape) -> Float64:
+    def full(self, shape: RingShape) -> Float64:
         """NVLink inside hosts, cards else."""
         inside = shape.scope == "inside" or shape.hosts == 1
         return np.array([0.0, 0.0, 1.0, 0.0] if inside else [1.0, 1.0, 0.0, 1.0])
@@ -76,10 +76,10 @@ class Predicted:
     nics: int
     scope_spread: float = 0.1  # most healthy machines are nearer to their prediction (docs/accuracy-verdicts.md)
     shape_spread: float = 0.05
-    _times: dict[Shape, float] = field(default_factory=dict)
-    _full: dict[Shape, Float64] = field(default_factory=dict)
+    _times: dict[RingShape, float] = field(default_factory=dict)
+    _full: dict[RingShape, Float64] = field(default_factory=dict)
 
-    def expected_s(self, shape: Shape) -> float:
+    def expected_s(self, shape: RingShape) -> float:
         """Seconds as predicted; of many hosts, by the bus bandwidths of the powers of two around."""
         if shape.scope == "inside":
             shape = replace(shape, hosts=1)
@@ -93,7 +93,7 @@ class Predicted:
         part = log2(shape.hosts / low)
         return exp(ends[0] * (1 - part) + ends[1] * part) * busbw_factor(shape.collective, ranks_together(shape))
 
-    def _at(self, shape: Shape) -> float:
+    def _at(self, shape: RingShape) -> float:
         if shape not in self._times:
             # Rings across hosts are alike, and those that share a card take turns.
             turns = max(1, shape.gpus // self.nics) if shape.scope == "across" else 1
@@ -101,20 +101,20 @@ class Predicted:
             self._times[shape] = turns * ring_time(self._topology(shape.hosts), alike)
         return self._times[shape]
 
-    def full(self, shape: Shape) -> Float64:
+    def full(self, shape: RingShape) -> Float64:
         """From a few hosts with one at `SHARE`."""
         hosts = 1 if shape.scope == "inside" else min(shape.hosts, _FEW)
-        few = replace(shape, hosts=hosts, nbytes=min(shape.nbytes, 1 << 30))
+        few = replace(shape, hosts=hosts, nbytes=min(shape.nbytes, int(GIB)))
         if few not in self._full:
             topology = self._topology(max(hosts, 2))
             healthy = ring_time(topology, few)
-            loads = [0.0] * len(Place)
+            loads = [0.0] * len(PartKind)
             for place, fault in faults_of(topology, 0).items():
                 from commsim.topology.faults import degraded
 
                 slower = ring_time(degraded(topology, [fault]), few) / healthy
                 loads[place] = SHARE * slower if slower > 1.0 + 1e-9 else 0.0
-            loads[Place.LEAF] = loads[Place.NODE]
+            loads[PartKind.LEAF] = loads[PartKind.NODE]
             self._full[few] = np.array(loads)
         return self._full[few]
 
@@ -124,12 +124,12 @@ class Predicted:
         return load_preset(self.machine, nodes=nodes)
 
 
-def ranks_together(shape: Shape) -> int:
+def ranks_together(shape: RingShape) -> int:
     """Ranks of a communicator of a test."""
     return {"across": shape.hosts, "inside": shape.gpus, "all": shape.hosts * shape.gpus}[shape.scope]
 
 
-def faults_of(topology: Topology, node: int) -> dict[Place, FaultSpec]:
+def faults_of(topology: Topology, node: int) -> dict[PartKind, FaultSpec]:
     """A fault of each kind at a node, at `SHARE` of the rate: all cards, the first card, the first GPU's link."""
     from commsim.topology.kinds import LinkKind
     from commsim.topology.spec import FaultSpec
@@ -137,16 +137,16 @@ def faults_of(topology: Topology, node: int) -> dict[Place, FaultSpec]:
     gpu = topology.rank_vertex[int(topology.node_first_rank[node])]
     near = np.flatnonzero((topology.link_src == gpu) & (topology.link_kind == LinkKind.NVLINK))
     faults = {
-        Place.NODE: FaultSpec(node=node, bandwidth_factor=SHARE),
-        Place.NIC: FaultSpec(nic=(node, 0), bandwidth_factor=SHARE),
+        PartKind.NODE: FaultSpec(node=node, bandwidth_factor=SHARE),
+        PartKind.NIC: FaultSpec(nic=(node, 0), bandwidth_factor=SHARE),
     }
     if near.size:
         ends = (topology.vertex_name[int(gpu)], topology.vertex_name[int(topology.link_dst[near[0]])])
-        faults[Place.LINK] = FaultSpec(link=ends, bandwidth_factor=SHARE)
+        faults[PartKind.LINK] = FaultSpec(link=ends, bandwidth_factor=SHARE)
     return faults
 
 
-def ring_time(topology: Topology, shape: Shape, nodes: tuple[int, ...] = ()) -> float:
+def ring_time(topology: Topology, shape: RingShape, nodes: tuple[int, ...] = ()) -> float:
     """Seconds of the slowest communicator of a test on nodes of a topology (by default the first)."""
     from commsim.nccl.predict import Options, Predictor
 
@@ -166,7 +166,7 @@ def ring_time(topology: Topology, shape: Shape, nodes: tuple[int, ...] = ()) -> 
     return max(each.time_s for each in seconds)
 
 
-def forward_of(machine: str | None, cluster: Cluster) -> Forward:
+def forward_of(machine: str | None, cluster: HostCluster) -> Forward:
     """NCCL's predictor on a described machine; without one, that every part is as much as is needed.
 
     TopologyError for a machine that is not there, or is another one than the cluster's hosts.

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from commsim.doctor.cluster import Cluster
-from commsim.doctor.suspect import Place, Suspects
+from commsim.doctor.cluster import HostCluster
+from commsim.doctor.suspect import PartKind, Suspects
 from commsim.topology.kinds import Float64, Int64
 from commsim.units import GIB
 
@@ -20,7 +20,7 @@ SPLIT = {"across": "MOD", "inside": "DIV"}
 
 
 @dataclass(frozen=True)
-class Shape:
+class RingShape:
     """What sets the healthy time of a test."""
 
     scope: Scope
@@ -50,9 +50,9 @@ class GroupTest:
         return tuple((gpu + self.shift) % of for gpu in self.gpus) if place == 1 else self.gpus
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> RingShape:
         """What sets its healthy time."""
-        return Shape(self.scope, len(self.hosts), len(self.gpus), self.collective, self.nbytes, self.shift)
+        return RingShape(self.scope, len(self.hosts), len(self.gpus), self.collective, self.nbytes, self.shift)
 
     @property
     def crosses(self) -> bool:
@@ -72,7 +72,7 @@ def ring_size(hosts: int) -> int:
     return max(int(GIB), hosts << 23)
 
 
-def streams_out(cluster: Cluster, hosts: tuple[int, ...]) -> Int64:
+def streams_out(cluster: HostCluster, hosts: tuple[int, ...]) -> Int64:
     """How many neighbours of a ring of hosts leave each leaf, (leaves,)."""
     leaf = cluster.leaf[list(hosts)]
     onward = np.roll(leaf, -1)
@@ -96,17 +96,17 @@ def loads(test: GroupTest, suspects: Suspects, full: Float64, oversubscription: 
         own = list(test.gpus_of(place, cluster.gpus))
         gpus[np.ix_(rows, own)] = True
         cards[np.ix_(rows, [*(cluster.nic_of(gpu) for gpu in own), -1])] = True
-    of_card = (suspects.place == Place.NODE) | (suspects.place == Place.NIC)
+    of_card = (suspects.place == PartKind.NODE) | (suspects.place == PartKind.NIC)
     used = np.where(of_card, cards[suspects.host, np.where(of_card, suspects.part, 0)], False)
-    link = suspects.place == Place.LINK
+    link = suspects.place == PartKind.LINK
     used[link] = gpus[suspects.host[link], suspects.part[link]]
     load = np.where(used, full[suspects.place], 0.0)
     if not test.crosses:
-        load[suspects.place != Place.LINK] = 0.0
+        load[suspects.place != PartKind.LINK] = 0.0
         return load
-    at = np.flatnonzero(suspects.place == Place.LEAF)
+    at = np.flatnonzero(suspects.place == PartKind.LEAF)
     if at.size:
         share = streams_out(cluster, test.hosts) / cluster.leaf_hosts * oversubscription
         rail = np.atleast_1d(cards[:-1].any(0))[suspects.part[at]]
-        load[at] = np.where(rail, share[suspects.leaf[at]] * full[Place.NODE], 0.0)
+        load[at] = np.where(rail, share[suspects.leaf[at]] * full[PartKind.NODE], 0.0)
     return load

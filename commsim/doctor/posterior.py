@@ -14,8 +14,8 @@ from math import log
 import numpy as np
 
 from commsim.doctor.forward import Forward
-from commsim.doctor.group_test import GroupTest, Shape, loads
-from commsim.doctor.suspect import Place, Suspects
+from commsim.doctor.group_test import GroupTest, RingShape, loads
+from commsim.doctor.suspect import PartKind, Suspects
 from commsim.topology.kinds import Bool, Float64, Int64
 
 _RANGES = 8
@@ -94,7 +94,7 @@ class Posterior:
         same = (a == b) & (a >= 0)  # the second of two in a cell is one of the rest
         most = self.count[b[same], None]
         other[same] = np.maximum(0.0, most * other[same] - 1.0) / np.maximum(most - 1, 1)
-        return np.clip(1.0 - (self.weight[:, None] * spare[a] * other).sum(0), 0.0, 1.0)
+        return np.asarray(np.clip(1.0 - (self.weight[:, None] * spare[a] * other).sum(0), 0.0, 1.0))
 
     def answers(self) -> list[tuple[tuple[int, ...], float]]:
         """Which cells hold the faults, each with its probability, the likeliest first; no cell: all are healthy."""
@@ -110,7 +110,7 @@ class Posterior:
         return np.flatnonzero(self.cell_of == cell)
 
 
-def covariance(tests: Sequence[Shape], forward: Forward, priors: Priors) -> Float64:
+def covariance(tests: Sequence[RingShape], forward: Forward, priors: Priors) -> Float64:
     """Of ln t of healthy tests, (tests, tests): noise, what a shape has in common, what a scope has."""
     scope = np.array([[a.scope == b.scope for b in tests] for a in tests], float)
     shape = np.array([[a == b for b in tests] for a in tests], float)
@@ -193,7 +193,7 @@ def _alive(cells: int, parent: Int64, before: Posterior | None) -> Bool:
 
 def _rates(suspects: Suspects, cell_of: Int64, priors: Priors) -> Float64:
     """Faults expected of each suspect of a cell, (cells,)."""
-    kinds = np.bincount(suspects.place, minlength=len(Place))
+    kinds = np.bincount(suspects.place, minlength=len(PartKind))
     each = priors.faults / np.count_nonzero(kinds) / np.maximum(kinds, 1)
     rate = np.zeros(cell_of.max() + 1)
     rate[cell_of] = each[suspects.place]

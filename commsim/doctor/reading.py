@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from commsim.collectives.semantics import busbw_factor
-from commsim.doctor.cluster import Cluster, checked_hosts
+from commsim.doctor.cluster import HostCluster, checked_hosts
 from commsim.doctor.cluster_file import ALL, DoctorFile, MeasurementSpec
 from commsim.doctor.forward import ranks_together
 from commsim.doctor.group_test import GroupTest
@@ -27,7 +27,7 @@ _KEYS = ("hosts", "host", "scope", "gpus", "gpu", "collective", "size_bytes", "t
 
 
 @dataclass
-class Findings:
+class DoctorInput:
     """What files say: the cluster as far as one does, and results, each with its file and line."""
 
     cluster: DoctorFile = field(default_factory=DoctorFile)
@@ -35,9 +35,9 @@ class Findings:
     gpus: int = 0  # of a host, as the logs show
 
 
-def read_findings(paths: Sequence[Path]) -> Findings:
+def read_findings(paths: Sequence[Path]) -> DoctorInput:
     """All files together; LogFormatError or ScenarioError with every fault of the first file that has one."""
-    findings = Findings()
+    findings = DoctorInput()
     described: Path | None = None
     for path in paths:
         if path.suffix.lower() in (".yaml", ".yml"):
@@ -58,7 +58,7 @@ def read_findings(paths: Sequence[Path]) -> Findings:
     return findings
 
 
-def cluster_of(findings: Findings) -> Cluster:
+def cluster_of(findings: DoctorInput) -> HostCluster:
     """The cluster of what was found; CommsimError for hosts that do not fit together."""
     spec = findings.cluster
     names: Iterable[str] = spec.hosts or [name for leaf in spec.leaves or [] for name in leaf]
@@ -77,10 +77,10 @@ def cluster_of(findings: Findings) -> Cluster:
             raise CommsimError(f"leaves: found {extra[0]!r}, which is none of the hosts")
         leaf = np.unique([under[name] for name in hosts], return_inverse=True)[1]
     nics = spec.nics or gpus
-    return Cluster(hosts, gpus, nics, leaf, rails=spec.rails and nics > 1)
+    return HostCluster(hosts, gpus, nics, leaf, rails=spec.rails and nics > 1)
 
 
-def observations_of(findings: Findings, cluster: Cluster) -> list[Observation]:
+def observations_of(findings: DoctorInput, cluster: HostCluster) -> list[Observation]:
     """The results as observations on the cluster; LogFormatError with each one whose hosts or GPUs it has not."""
     faults: list[Fault] = []
     out: list[Observation] = []
@@ -128,7 +128,7 @@ def _log_text(path: Path) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _add_log(path: Path, text: str, findings: Findings) -> None:
+def _add_log(path: Path, text: str, findings: DoctorInput) -> None:
     """Every run of an nccl-tests log: the largest size, of the hosts that its rank lines name."""
     from commsim.measure.rank_lines import run_sections
 
@@ -243,7 +243,7 @@ def _csv_results(path: Path) -> Iterable[tuple[str, int, MeasurementSpec]]:
         raise_faults(faults, LogFormatError)
 
 
-def written(observed: Sequence[Observation], cluster: Cluster, machine: str | None) -> str:
+def written(observed: Sequence[Observation], cluster: HostCluster, machine: str | None) -> str:
     """A doctor's file of the cluster and its observations, which `read_findings` reads back."""
     import yaml
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.examination import Measure
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.script import environment
@@ -33,11 +33,11 @@ _MOST_OUTPUT = 64 << 20
 
 
 @dataclass(frozen=True)
-class Template:
+class CommandRunner:
     """A command line in which ``{hosts}`` and the others of `FIELDS` stand for a test's; no shell reads it."""
 
     words: tuple[str, ...]
-    cluster: Cluster
+    cluster: HostCluster
     timeout_s: float = 600.0
 
     def __call__(self, tests: list[GroupTest]) -> list[float]:
@@ -86,7 +86,7 @@ class Template:
         return filled
 
 
-def template(text: str, cluster: Cluster, timeout_s: float) -> Template:
+def template(text: str, cluster: HostCluster, timeout_s: float) -> CommandRunner:
     """A template from a command line; CommsimError for one without hosts, or with a field that is none."""
     try:
         words = shlex.split(text)
@@ -97,7 +97,7 @@ def template(text: str, cluster: Cluster, timeout_s: float) -> Template:
         raise CommsimError(f"--run: found {{{unknown[0]}}}, expected some of {', '.join(f'{{{f}}}' for f in FIELDS)}")
     if not {"hosts", "hostfile"} & set(fields):
         raise CommsimError("--run: found neither {hosts} nor {hostfile}, expected one: a test says where to run")
-    return Template(tuple(words), cluster, timeout_s)
+    return CommandRunner(tuple(words), cluster, timeout_s)
 
 
 TESTBED_BYTES = 4 << 20

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.forward import RING
 from commsim.doctor.group_test import GroupTest
 from commsim.measure.nccl_tests import PROGRAMS
@@ -29,7 +29,7 @@ def environment(test: GroupTest) -> dict[str, str]:
     return (RING if test.collective == "all_reduce" else {}) | ({"NCCL_TESTS_SPLIT": test.split} if test.split else {})
 
 
-def command(test: GroupTest, cluster: Cluster, launcher: Launcher, hostfile: str) -> Command:
+def command(test: GroupTest, cluster: HostCluster, launcher: Launcher, hostfile: str) -> Command:
     """The command of a test; a rank for each GPU, the time of the slowest rank in its table (``-a 3``)."""
     ranks = len(test.hosts) * len(test.gpus)
     program = [PROGRAMS[test.collective], "-b", str(test.nbytes), "-e", str(test.nbytes), "-g", "1", "-n", "20"]
@@ -53,14 +53,14 @@ def command(test: GroupTest, cluster: Cluster, launcher: Launcher, hostfile: str
     return Command((*words, *program), hosts)
 
 
-def mark(test: GroupTest, cluster: Cluster) -> str:
+def mark(test: GroupTest, cluster: HostCluster) -> str:
     """The line before a run by which its log is read back: hosts, GPUs and scope."""
     words: dict[str, object] = {"hosts": [cluster.hosts[host] for host in test.hosts], "scope": test.scope}
     words |= {"gpus": list(test.gpus), "collective": test.collective} | ({"shift": test.shift} if test.shift else {})
     return f"# commsim doctor: {json.dumps(words)}"
 
 
-def round_files(tests: Sequence[GroupTest], cluster: Cluster, launcher: Launcher, number: int) -> dict[str, str]:
+def round_files(tests: Sequence[GroupTest], cluster: HostCluster, launcher: Launcher, number: int) -> dict[str, str]:
     """The files of a round by name: its script, and the hosts of each test. Each test leaves a log beside them."""
     files: dict[str, str] = {}
     lines = ["#!/bin/bash"]

@@ -7,11 +7,11 @@ from enum import IntEnum
 
 import numpy as np
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.topology.kinds import Int64
 
 
-class Place(IntEnum):
+class PartKind(IntEnum):
     """Kinds of suspects."""
 
     NODE = 0  # all cards of a host
@@ -27,7 +27,7 @@ class Suspects:
     `part`: which card, which GPU, which rail of a leaf switch (-1: all); `leaf`: which leaf switch, else -1.
     """
 
-    cluster: Cluster
+    cluster: HostCluster
     place: Int64
     host: Int64
     part: Int64
@@ -37,19 +37,19 @@ class Suspects:
         """What a person would look for."""
         host = self.cluster.hosts[self.host[at]] if self.host[at] >= 0 else ""
         part = int(self.part[at])
-        match Place(int(self.place[at])):
-            case Place.NODE:
+        match PartKind(int(self.place[at])):
+            case PartKind.NODE:
                 return f"{host}: its network" if self.cluster.nics > 1 else f"{host}: its network card, cable or port"
-            case Place.NIC:
+            case PartKind.NIC:
                 return f"{host}: network card {part}, its cable or port"
-            case Place.LINK:
+            case PartKind.LINK:
                 return f"{host}: GPU {part} or its NVLinks"
             case _:
                 rail = f" of rail {part}" if part >= 0 else ""
                 return f"leaf switch {self.leaf[at]}{rail}: its uplinks"
 
 
-def suspects_of(cluster: Cluster) -> Suspects:
+def suspects_of(cluster: HostCluster) -> Suspects:
     """Every host; cards and GPU links where a host has several; leaf switches where there are several."""
     hosts = np.arange(len(cluster.hosts))
     nics = cluster.nics if cluster.nics > 1 else 0
@@ -62,7 +62,7 @@ def suspects_of(cluster: Cluster) -> Suspects:
     part = [np.full(hosts.size, -1), np.tile(np.arange(nics), hosts.size), np.tile(np.arange(links), hosts.size)]
     return Suspects(
         cluster,
-        place=np.repeat([int(place) for place in Place], counts),
+        place=np.repeat([int(place) for place in PartKind], counts),
         host=host,
         part=np.concatenate([*part, np.tile(rails, leaves.size)]),
         leaf=np.concatenate([np.full(sum(counts[:3]), -1), np.repeat(leaves, rails.size)]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.examination import Diagnosis
 from commsim.doctor.group_test import GroupTest
 from commsim.report import style
@@ -26,7 +26,7 @@ _WORDS = {
 }
 
 
-def host_words(hosts: tuple[int, ...], cluster: Cluster, most: int = 5) -> str:
+def host_words(hosts: tuple[int, ...], cluster: HostCluster, most: int = 5) -> str:
     """Hosts of a test in the order of its ring: all, or the first few and how many."""
     if len(hosts) == len(cluster.hosts):
         return f"all {len(hosts)} hosts"
@@ -35,7 +35,7 @@ def host_words(hosts: tuple[int, ...], cluster: Cluster, most: int = 5) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def test_words(test: GroupTest, cluster: Cluster) -> str:
+def test_words(test: GroupTest, cluster: HostCluster) -> str:
     """A test in one line."""
     one = len(test.gpus) == 1 and cluster.gpus == 1
     gpus = (
@@ -85,7 +85,7 @@ def diagnosis_lines(d: Diagnosis) -> list[str]:
     return lines
 
 
-def diagnosis_dict(d: Diagnosis, cluster: Cluster) -> dict[str, Any]:
+def diagnosis_dict(d: Diagnosis, cluster: HostCluster) -> dict[str, Any]:
     """The figures; times in microseconds."""
     return {
         "healthy": d.healthy,
@@ -106,7 +106,7 @@ def diagnosis_dict(d: Diagnosis, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _test_dict(test: GroupTest, cluster: Cluster) -> dict[str, Any]:
+def _test_dict(test: GroupTest, cluster: HostCluster) -> dict[str, Any]:
     return {
         "hosts": [cluster.hosts[host] for host in test.hosts],
         "gpus": list(test.gpus),

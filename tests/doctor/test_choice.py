@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from commsim.doctor.choice import _bits, _bits_together, candidates, first_round
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.examination import Diagnosis, Examination, examine
 from commsim.doctor.forward import Unknown
 from commsim.doctor.group_test import GroupTest, loads
 from commsim.doctor.posterior import Priors, posterior
-from commsim.doctor.suspect import Place, suspects_of
+from commsim.doctor.suspect import PartKind, suspects_of
 
 
 def test_far_outcomes_tell_their_entropy_and_equal_ones_nothing() -> None:
@@ -31,7 +31,7 @@ def test_bits_of_two_tests_are_those_of_both() -> None:
     assert _bits_together(np.stack([one, one], 1), np.eye(2), rng) == pytest.approx(1.0, abs=0.05)
 
 
-CLUSTER = Cluster(tuple(f"n{i}" for i in range(16)), 4, 4, np.arange(16) // 4, rails=True)
+CLUSTER = HostCluster(tuple(f"n{i}" for i in range(16)), 4, 4, np.arange(16) // 4, rails=True)
 SUSPECTS = suspects_of(CLUSTER)
 
 
@@ -45,7 +45,7 @@ def test_candidates_can_be_run() -> None:
 
 def test_the_first_round_asks_network_and_nvlink() -> None:
     assert [test.scope for test in first_round(CLUSTER)] == ["across", "inside"]
-    assert [test.scope for test in first_round(Cluster(("a", "b"), 1, 1))] == ["across"]
+    assert [test.scope for test in first_round(HostCluster(("a", "b"), 1, 1))] == ["across"]
 
 
 def simulated(faults: dict[int, float], seed: int) -> Callable[[list[GroupTest]], list[float]]:
@@ -68,9 +68,9 @@ def diagnosed(faults: dict[int, float], seed: int, at_once: int = 1) -> Diagnosi
     return examine(Examination(SUSPECTS, Unknown(), Priors(), at_once=at_once), simulated(faults, seed), 24)
 
 
-@pytest.mark.parametrize("place", list(Place))
+@pytest.mark.parametrize("place", list(PartKind))
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_a_slow_part_is_found(place: Place, at_once: int) -> None:
+def test_a_slow_part_is_found(place: PartKind, at_once: int) -> None:
     at = int(np.flatnonzero(SUSPECTS.place == place)[-2])
     said = diagnosed({at: 0.3}, seed=int(place), at_once=at_once)
     assert said.sure
@@ -84,7 +84,7 @@ def test_a_slow_part_is_found(place: Place, at_once: int) -> None:
 
 
 def test_two_slow_parts_are_found() -> None:
-    faults = {3: 0.2, int(np.flatnonzero(SUSPECTS.place == Place.LINK)[5]): 0.4}
+    faults = {3: 0.2, int(np.flatnonzero(SUSPECTS.place == PartKind.LINK)[5]): 0.4}
     assert set(diagnosed(faults, seed=5).blamed) == set(faults)
 
 

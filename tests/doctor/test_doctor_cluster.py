@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commsim.doctor.cluster import Cluster, hostlist
-from commsim.doctor.suspect import Place, suspects_of
+from commsim.doctor.cluster import HostCluster, hostlist
+from commsim.doctor.suspect import PartKind, suspects_of
 from commsim.errors import CommsimError
 
 
@@ -40,10 +40,10 @@ def test_what_is_no_list_of_hosts_is_refused(text: str, message: str) -> None:
 
 
 def test_suspects_are_the_parts_that_a_cluster_has() -> None:
-    whole = suspects_of(Cluster(("a", "b", "c", "d"), 8, 4, np.array([0, 0, 1, 1]), rails=True))
+    whole = suspects_of(HostCluster(("a", "b", "c", "d"), 8, 4, np.array([0, 0, 1, 1]), rails=True))
     assert np.bincount(whole.place).tolist() == [4, 16, 32, 8]
     assert whole.name(4) == "a: network card 0, its cable or port"
     assert whole.name(len(whole.place) - 1) == "leaf switch 1 of rail 3: its uplinks"
-    plain = suspects_of(Cluster(("a", "b"), 1, 1))
-    assert set(plain.place.tolist()) == {Place.NODE}
+    plain = suspects_of(HostCluster(("a", "b"), 1, 1))
+    assert set(plain.place.tolist()) == {PartKind.NODE}
     assert plain.name(1) == "b: its network card, cable or port"

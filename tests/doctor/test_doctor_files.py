@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.cluster_file import MeasurementSpec
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Observation
@@ -41,7 +41,7 @@ def log(*places: tuple[str, int, int], seconds: float = 0.04, nbytes: int = 1 <<
     return HEADER.format(ranks=ranks, rows=row(nbytes, seconds, size))
 
 
-def only(tmp_path: Path, text: str, name: str = "a.log") -> tuple[Cluster, Observation]:
+def only(tmp_path: Path, text: str, name: str = "a.log") -> tuple[HostCluster, Observation]:
     path = tmp_path / name
     path.write_text(text)
     findings = read_findings([path])
@@ -73,7 +73,7 @@ def test_a_log_of_several_pairs_is_several_tests(tmp_path: Path) -> None:
 
 def test_what_a_script_wrote_before_a_run_counts_more_than_its_devices(tmp_path: Path) -> None:
     """CUDA_VISIBLE_DEVICES numbers GPUs anew, so that a log cannot say which they are."""
-    cluster = Cluster(("a", "b"), 8, 8)
+    cluster = HostCluster(("a", "b"), 8, 8)
     test = GroupTest("across", (1, 0), (2, 5), 1 << 30, shift=4)
     text = f"{mark(test, cluster)}\n" + log(("b", 0, 0), ("b", 1, 1), ("a", 0, 0), ("a", 1, 1))
     read, seen = only(tmp_path, text)
@@ -82,7 +82,7 @@ def test_what_a_script_wrote_before_a_run_counts_more_than_its_devices(tmp_path:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    cluster = Cluster(("a", "b", "c", "d"), 4, 2)
+    cluster = HostCluster(("a", "b", "c", "d"), 4, 2)
     seen = [
         Observation(GroupTest("across", (2, 0), (1, 3), 1 << 30), 0.0123456789),
         Observation(GroupTest("inside", (0, 1, 2, 3), (0, 1, 2, 3), 1 << 28), 0.5),

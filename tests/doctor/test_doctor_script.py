@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from commsim.doctor.choice import first_round
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.reading import read_findings
 from commsim.doctor.runner import template
 from commsim.doctor.script import Launcher, command, round_files
 from commsim.errors import CommsimError, MeasurementError
 
-CLUSTER = Cluster(("n1", "n2", "n3", "n4"), 8, 8)
+CLUSTER = HostCluster(("n1", "n2", "n3", "n4"), 8, 8)
 PART = GroupTest("across", (2, 0), (1, 3), 1 << 30)
 
 

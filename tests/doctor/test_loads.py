@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.forward import RING, Predicted, Unknown, forward_of, ring_time
-from commsim.doctor.group_test import GroupTest, Scope, Shape, loads, streams_out
-from commsim.doctor.suspect import Place, Suspects, suspects_of
+from commsim.doctor.group_test import GroupTest, RingShape, Scope, loads, streams_out
+from commsim.doctor.suspect import PartKind, Suspects, suspects_of
 from commsim.errors import TopologyError
 from commsim.nccl.predict import Options, Predictor
 from commsim.topology.faults import degraded
@@ -16,13 +16,13 @@ from commsim.topology.presets import load_preset
 from commsim.topology.spec import FaultSpec
 
 MACHINE = "hgx-h100-ndr400"
-CLUSTER = Cluster(tuple(f"node{i}" for i in range(8)), 8, 8, np.arange(8) // 4, rails=True)
+CLUSTER = HostCluster(tuple(f"node{i}" for i in range(8)), 8, 8, np.arange(8) // 4, rails=True)
 SUSPECTS = suspects_of(CLUSTER)
 SPREAD = (0, 4, 1, 5, 2, 6, 3, 7)  # every neighbour under the other leaf
 EVERY = tuple(range(8))
 
 
-def at(place: Place, host: int = -1, part: int = -1, leaf: int = -1, s: Suspects = SUSPECTS) -> int:
+def at(place: PartKind, host: int = -1, part: int = -1, leaf: int = -1, s: Suspects = SUSPECTS) -> int:
     return int(np.flatnonzero((s.place == place) & (s.host == host) & (s.part == part) & (s.leaf == leaf))[0])
 
 
@@ -38,27 +38,32 @@ def test_a_ring_leaves_a_leaf_as_often_as_its_neighbours_differ() -> None:
 
 def test_loads_by_hand() -> None:
     part = GroupTest("across", (0, 4), (0, 1), 1 << 30)
-    assert load(part, at(Place.NODE, 0)) == load(part, at(Place.NIC, 4, 1)) == 1.0
-    assert load(part, at(Place.NIC, 4, 2)) == load(part, at(Place.NODE, 1)) == load(part, at(Place.LINK, 0, 0)) == 0.0
-    assert load(part, at(Place.LEAF, part=1, leaf=1)) == 0.25  # one stream over uplinks for four hosts
-    assert load(part, at(Place.LEAF, part=5, leaf=1)) == 0.0
+    assert load(part, at(PartKind.NODE, 0)) == load(part, at(PartKind.NIC, 4, 1)) == 1.0
+    assert (
+        load(part, at(PartKind.NIC, 4, 2))
+        == load(part, at(PartKind.NODE, 1))
+        == load(part, at(PartKind.LINK, 0, 0))
+        == 0.0
+    )
+    assert load(part, at(PartKind.LEAF, part=1, leaf=1)) == 0.25  # one stream over uplinks for four hosts
+    assert load(part, at(PartKind.LEAF, part=5, leaf=1)) == 0.0
     inside = GroupTest("inside", (0, 4), (0, 1), 1 << 30)
-    assert load(inside, at(Place.LINK, 0, 1)) == 1.0
-    assert load(inside, at(Place.LINK, 0, 2)) == load(inside, at(Place.NODE, 0)) == 0.0
+    assert load(inside, at(PartKind.LINK, 0, 1)) == 1.0
+    assert load(inside, at(PartKind.LINK, 0, 2)) == load(inside, at(PartKind.NODE, 0)) == 0.0
 
 
 def test_of_two_hosts_the_second_may_show_other_gpus() -> None:
     shifted = GroupTest("across", (0, 1), (0, 1), 1 << 30, shift=6)
-    assert [load(shifted, at(Place.NIC, 1, nic)) for nic in EVERY] == [0, 0, 0, 0, 0, 0, 1, 1]
-    assert [load(shifted, at(Place.NIC, 0, nic)) for nic in EVERY] == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert [load(shifted, at(PartKind.NIC, 1, nic)) for nic in EVERY] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert [load(shifted, at(PartKind.NIC, 0, nic)) for nic in EVERY] == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
 FAULTS = {
-    "node": (at(Place.NODE, 1), FaultSpec(node=1, bandwidth_factor=0.4)),
-    "nic": (at(Place.NIC, 1, 2), FaultSpec(nic=(1, 2), bandwidth_factor=0.4)),
-    "link": (at(Place.LINK, 1, 2), FaultSpec(link=("node1.gpu2", "node1.nvswitch"), bandwidth_factor=0.4)),
+    "node": (at(PartKind.NODE, 1), FaultSpec(node=1, bandwidth_factor=0.4)),
+    "nic": (at(PartKind.NIC, 1, 2), FaultSpec(nic=(1, 2), bandwidth_factor=0.4)),
+    "link": (at(PartKind.LINK, 1, 2), FaultSpec(link=("node1.gpu2", "node1.nvswitch"), bandwidth_factor=0.4)),
     "leaf": (
-        at(Place.LEAF, part=2, leaf=0),
+        at(PartKind.LEAF, part=2, leaf=0),
         FaultSpec(link=("leaf0.rail2", "spine0"), bandwidth_factor=0.4),
     ),
 }
@@ -68,14 +73,14 @@ FAULTS = {
 @pytest.mark.parametrize("kind", list(FAULTS))
 @pytest.mark.parametrize("share", [0.4, 0.1])
 def test_the_table_is_what_the_predictor_says_of_the_whole_machine(scope: Scope, kind: str, share: float) -> None:
-    """Within 12 %, of slowdowns up to tenfold: tables come from 2 to 4 nodes, at a quarter of the rate."""
+    """Within 10 % (8 at most, of shares from 5 to 75 %): tables come from 2 to 4 nodes, at a quarter of the rate."""
     suspect, fault = FAULTS[kind]
     healthy = load_preset(MACHINE, nodes=8, nodes_per_leaf=4)
     broken = degraded(healthy, [fault.model_copy(update={"bandwidth_factor": share})])
     test = GroupTest(scope, SPREAD if scope == "across" else EVERY, EVERY, 1 << 30)
     slower = seconds(broken, test) / seconds(healthy, test)
     of = loads(test, SUSPECTS, Predicted(MACHINE, 8).full(test.shape))[suspect]
-    assert max(1.0, of / share) == pytest.approx(slower, rel=0.12)
+    assert max(1.0, of / share) == pytest.approx(slower, rel=0.1)
 
 
 def seconds(topology: object, test: GroupTest) -> float:
@@ -96,11 +101,11 @@ def seconds(topology: object, test: GroupTest) -> float:
 def test_healthy_times_of_many_hosts_are_near_those_of_all_of_them() -> None:
     forward = Predicted(MACHINE, 8)
     for hosts in (48, 100):
-        shape = Shape("across", hosts, 8, "all_reduce", 1 << 30)
-        whole = ring_time(load_preset(MACHINE, nodes=hosts), Shape("across", hosts, 1, "all_reduce", 1 << 30))
+        shape = RingShape("across", hosts, 8, "all_reduce", 1 << 30)
+        whole = ring_time(load_preset(MACHINE, nodes=hosts), RingShape("across", hosts, 1, "all_reduce", 1 << 30))
         assert forward.expected_s(shape) == pytest.approx(whole, rel=0.02)
 
 
 def test_a_machine_must_have_the_gpus_of_the_hosts() -> None:
     with pytest.raises(TopologyError, match="has 8 GPUs and 8 cards per node, the hosts 4 and 4"):
-        forward_of(MACHINE, Cluster(("a", "b"), 4, 4))
+        forward_of(MACHINE, HostCluster(("a", "b"), 4, 4))

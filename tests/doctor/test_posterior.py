@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from commsim.doctor.cluster import Cluster
+from commsim.doctor.cluster import HostCluster
 from commsim.doctor.forward import Unknown
 from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import SLOWDOWNS, WIDTH, Observation, Priors, covariance, posterior
 from commsim.doctor.suspect import suspects_of
 
-CLUSTER = Cluster(("a", "b", "c", "d"), 1, 1)
+CLUSTER = HostCluster(("a", "b", "c", "d"), 1, 1)
 SUSPECTS = suspects_of(CLUSTER)
 PRIORS = Priors(noise=0.1)
 FORWARD = Unknown(scope_spread=0.3, shape_spread=0.1)
