@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Json, spread
-from commsim.cli.say import print_json, say
+from commsim.cli.say import print_json, say, tracking
 from commsim.errors import CommsimError
 from commsim.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from commsim.doctor.cluster import HostCluster
     from commsim.doctor.examination import Diagnosis, Examination, Measure
+    from commsim.doctor.posterior import Observation
     from commsim.doctor.reading import DoctorInput
     from commsim.topology.graph import Topology
 
@@ -125,8 +126,7 @@ def doctor(
         suspects_of(cluster), forward_of(machine, cluster), Priors(noise=noise), sure=sure, nbytes=nbytes,
         at_once=run_options.at_once,
     )  # fmt: skip
-    for observation in observations_of(findings, cluster):
-        examination.add([observation.test], [observation.seconds])
+    _observe(examination, observations_of(findings, cluster), json_output)
     diagnosis = _run(examination, cluster, run_options, bed, json_output)
     written = _write(out, diagnosis, cluster, machine) if out is not None else []
     scripts = _plan(plan, diagnosis, cluster, launcher) if plan is not None else []
@@ -139,6 +139,18 @@ def doctor(
     parts = [each.probability for each in diagnosis.suspicions]
     if diagnosis.observed and max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above:
         raise typer.Exit(1)
+
+
+_TOGETHER = 4  # results of files that are taken at once; with many, hypotheses that the first rule out cost time
+
+
+def _observe(examination: Examination, observed: list[Observation], quiet: bool) -> None:
+    """Takes the results of files; a bar shows how far it is."""
+    with tracking(quiet) as track:
+        starts = range(0, len(observed), _TOGETHER)
+        for start in track(starts, "results") if track else starts:
+            some = observed[start : start + _TOGETHER]
+            examination.add([each.test for each in some], [each.seconds for each in some])
 
 
 def _apply(options: ClusterOptions, findings: DoctorInput) -> None:

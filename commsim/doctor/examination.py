@@ -10,7 +10,7 @@ import numpy as np
 from commsim.doctor.choice import NextTest, choose, first_round
 from commsim.doctor.forward import Forward
 from commsim.doctor.group_test import GroupTest
-from commsim.doctor.posterior import Observation, Posterior, Priors, load_of, posterior
+from commsim.doctor.posterior import Observation, Posterior, Priors, posterior
 from commsim.doctor.suspect import Suspects
 from commsim.topology.kinds import Float64
 
@@ -81,9 +81,8 @@ class Examination:
 
     def add(self, tests: Sequence[GroupTest], seconds: Sequence[float]) -> None:
         """Takes the results of a round."""
-        for test, time in zip(tests, seconds, strict=True):
-            self.observed.append(Observation(test, time))
-            self.state = posterior(self.observed, self.suspects, self.forward, self.priors, self.state)
+        self.observed += [Observation(test, time) for test, time in zip(tests, seconds, strict=True)]
+        self.state = posterior(self.observed, self.suspects, self.forward, self.priors, self.state)
         self.rounds += 1
 
     def following(self) -> list[NextTest]:
@@ -121,8 +120,7 @@ class Examination:
 
     def _suspicions(self, p: Float64, most: int = 20) -> list[Suspicion]:
         order = np.argsort(-p, kind="stable")[:most]
-        loads = np.array([load_of(each.test, self.suspects, self.forward) for each in self.observed])
-        usual = loads.max(0) if loads.size else np.ones(p.size)
+        usual = np.max(self.state.columns, axis=0) if self.observed else np.ones(p.size)
         return [self._suspicion(int(at), float(p[at]), float(usual[at])) for at in order if p[at] > 1e-4]
 
     def _suspicion(self, at: int, probability: float, load: float) -> Suspicion:

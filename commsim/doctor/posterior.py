@@ -68,6 +68,7 @@ class Posterior:
     slowdown: Float64  # ln, of a fault; 0 for none
     shift: Float64  # (hypotheses, tests): what is left of each test, over the covariance: for what comes next
     alive: Bool  # (faults, faults), for the update
+    columns: tuple[Float64, ...]  # the loads of each test on all suspects
     fit: float  # the chance of tests that fit the best hypothesis as badly as these
 
     @property
@@ -112,9 +113,12 @@ class Posterior:
 
 def covariance(tests: Sequence[RingShape], forward: Forward, priors: Priors) -> Float64:
     """Of ln t of healthy tests, (tests, tests): noise, what a shape has in common, what a scope has."""
-    scope = np.array([[a.scope == b.scope for b in tests] for a in tests], float)
-    shape = np.array([[a == b for b in tests] for a in tests], float)
-    return np.eye(len(tests)) * priors.noise**2 + shape * forward.shape_spread**2 + scope * forward.scope_spread**2
+    numbers: dict[object, int] = {}
+    shape = np.array([numbers.setdefault(test, len(numbers)) for test in tests])
+    scope = np.array([numbers.setdefault(test.scope, len(numbers)) for test in tests])
+    same_shape, same_scope = shape[:, None] == shape, scope[:, None] == scope
+    noise = np.eye(len(tests)) * priors.noise**2
+    return np.asarray(noise + same_shape * forward.shape_spread**2 + same_scope * forward.scope_spread**2)
 
 
 def load_of(test: GroupTest, suspects: Suspects, forward: Forward) -> Float64:
@@ -131,13 +135,17 @@ def posterior(
 ) -> Posterior:
     """What is left of the hypotheses after all that was observed.
 
-    `before`: the posterior of the same observations without the last; what it has dropped stays dropped.
+    `before`: the posterior of the first of them; what it has dropped stays dropped.
     """
     from scipy.linalg import solve_triangular
     from scipy.stats import chi2
 
     tests = [each.test for each in observed]
-    load, cell_of, parent = _cells(tests, suspects, forward, before)
+    columns = [] if before is None else list(before.columns)
+    columns += [load_of(test, suspects, forward) for test in tests[len(columns) :]]
+    cell_of, where = _cells(columns, suspects, before)
+    load = np.array([column[where] for column in columns])
+    parent = np.zeros(where.size, np.int64) if before is None else before.cell_of[where]
     count = np.bincount(cell_of)
     cells = count.size
     cell = np.concatenate([[-1], np.repeat(np.arange(cells), _RANGES)])
@@ -161,23 +169,18 @@ def posterior(
     alive[first[likely], second[likely]] = True
     return Posterior(
         suspects, cell_of, count, first[likely], second[likely], weight / weight.sum(), excess[:, likely], cell, middle,
-        left[likely] @ whiten, alive, float(chi2.sf(square.min(), len(tests))) if tests else 1.0,
+        left[likely] @ whiten, alive, tuple(columns), float(chi2.sf(square.min(), len(tests))) if tests else 1.0,
     )  # fmt: skip
 
 
-def _cells(
-    tests: Sequence[GroupTest], suspects: Suspects, forward: Forward, before: Posterior | None
-) -> tuple[Float64, Int64, Int64]:
-    """Loads (tests, cells), the cell of each suspect, and of each cell the one of `before` that it was part of."""
-    columns = [load_of(test, suspects, forward) for test in tests]
-    key = suspects.place.copy()
-    for column in columns:
+def _cells(columns: list[Float64], suspects: Suspects, before: Posterior | None) -> tuple[Int64, Int64]:
+    """The cell of each suspect, and a suspect of each cell: those of one kind with one load in every test."""
+    key = suspects.place if before is None else before.cell_of
+    for column in columns if before is None else columns[len(before.columns) :]:
         values, index = np.unique(column, return_inverse=True)
         key = np.unique(key * values.size + index, return_inverse=True)[1]
     _, where, cell_of = np.unique(key, return_index=True, return_inverse=True)
-    parent = np.zeros(where.size, np.int64) if before is None else before.cell_of[where]
-    load = np.array([column[where] for column in columns]).reshape(len(tests), where.size)
-    return load, cell_of, parent
+    return cell_of, where
 
 
 def _alive(cells: int, parent: Int64, before: Posterior | None) -> Bool:

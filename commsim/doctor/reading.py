@@ -22,6 +22,7 @@ from commsim.document import parse_documents, raise_faults, read_text, validate
 from commsim.errors import CommsimError, Fault, LogFormatError
 
 LOG_LIMIT = 64 << 20
+MOST_RESULTS = 1000
 _LEAST_BYTES = 1 << 20
 _KEYS = ("hosts", "host", "scope", "gpus", "gpu", "collective", "size_bytes", "time_us", "busbw_GBps")
 
@@ -82,6 +83,8 @@ def cluster_of(findings: DoctorInput) -> HostCluster:
 
 def observations_of(findings: DoctorInput, cluster: HostCluster) -> list[Observation]:
     """The results as observations on the cluster; LogFormatError with each one whose hosts or GPUs it has not."""
+    if len(findings.results) > MOST_RESULTS:
+        raise CommsimError(f"found {len(findings.results):,} results, expected at most {MOST_RESULTS:,}")
     faults: list[Fault] = []
     out: list[Observation] = []
     for n, (file, line, spec) in enumerate(findings.results):
