@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from commsim.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from commsim.doctor.cluster import HostCluster
     from commsim.doctor.examination import Diagnosis, Examination, Measure
+    from commsim.doctor.group_test import GroupTest
     from commsim.doctor.posterior import Observation
     from commsim.doctor.reading import DoctorInput
     from commsim.topology.graph import Topology
@@ -108,7 +110,7 @@ def doctor(
     from commsim.doctor.examination import Examination
     from commsim.doctor.forward import forward_of
     from commsim.doctor.posterior import Priors
-    from commsim.doctor.reading import cluster_of, observations_of, read_findings
+    from commsim.doctor.reading import cluster_of, observations_of, read_findings, written
     from commsim.doctor.suspect import suspects_of
     from commsim.units import parse_bytes
 
@@ -127,15 +129,20 @@ def doctor(
         at_once=run_options.at_once,
     )  # fmt: skip
     _observe(examination, observations_of(findings, cluster), json_output)
-    diagnosis = _run(examination, cluster, run_options, bed, json_output)
-    written = _write(out, diagnosis, cluster, machine) if out is not None else []
+
+    def keep(seen: list[Observation]) -> None:
+        if out is not None:
+            write_atomically(out / "measurements.yaml", written(seen, cluster, machine))
+
+    diagnosis = _run(examination, cluster, run_options, bed, keep, json_output)
+    paths = _write(out, diagnosis, cluster, machine) if out is not None else []
     scripts = _plan(plan, diagnosis, cluster, launcher) if plan is not None else []
     if json_output:
         from commsim.report.diagnosis import diagnosis_dict
 
         print_json(diagnosis_dict(diagnosis, cluster))
     else:
-        _say(diagnosis, cluster, launcher, [*written, *scripts])
+        _say(diagnosis, cluster, launcher, [*paths, *scripts])
     parts = [each.probability for each in diagnosis.suspicions]
     if diagnosis.observed and max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above:
         raise typer.Exit(1)
@@ -185,14 +192,20 @@ def _testbed(options: RoundOptions, findings: DoctorInput, cluster: ClusterOptio
 
 
 def _run(
-    examination: Examination, cluster: HostCluster, options: RoundOptions, bed: Topology | None, quiet: bool
+    examination: Examination,
+    cluster: HostCluster,
+    options: RoundOptions,
+    bed: Topology | None,
+    keep: Callable[[list[Observation]], None],
+    quiet: bool,
 ) -> Diagnosis:
-    """Runs rounds where asked to; each test is said as it ends."""
+    """Runs rounds where asked to; each test is said as it ends, and is kept before the next round."""
     if options.run is None and bed is None:
         return examination.diagnosis()
     from math import log2
 
     from commsim.doctor.examination import examine
+    from commsim.doctor.posterior import Observation
     from commsim.doctor.runner import on_testbed, template
     from commsim.report.diagnosis import test_words
     from commsim.units import format_time
@@ -204,10 +217,11 @@ def _run(
         else:
             measure = template(options.run or "", cluster, options.timeout)
 
-        def told(tests: list) -> list[float]:  # type: ignore[type-arg]
+        def told(tests: list[GroupTest]) -> list[float]:
             seconds = measure(tests)
             for test, time in zip(tests, seconds, strict=True):
                 say(f"# {test_words(test, cluster)}: {format_time(time)}", err=quiet)
+            keep([*examination.observed, *map(Observation, tests, seconds)])
             return seconds
 
         most = options.most or 2 * int(2 * log2(len(cluster.hosts)) + 4)

@@ -51,6 +51,8 @@ def verdict_line(d: Diagnosis) -> str:
     if not d.observed:
         return "Nothing has been measured yet."
     after = f"after {len(d.observed)} test{'s' * (len(d.observed) != 1)}"
+    if not d.blamed and not d.sure and d.healthy < 0.9:
+        return f"No answer is sure yet; likeliest is that nothing is slow ({100 * d.healthy:.1f} %) {after}."
     if not d.blamed:
         return f"Nothing is slow: {100 * d.healthy:.1f} % sure {after}."
     names = "; ".join(d.suspects.name(at) for at in d.blamed[:4])

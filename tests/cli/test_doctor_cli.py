@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from commsim.cli import app
+from commsim.errors import MeasurementError
 
 STAND_IN = """
 import sys
@@ -53,6 +55,17 @@ def test_rounds_by_a_command_end_at_the_slow_host(tmp_path: Path, command: str) 
     assert answer["probability"] == pytest.approx(document["answer"]["probability"])
 
 
+def test_what_was_measured_before_a_command_fails_is_kept(tmp_path: Path, command: str) -> None:
+    once = tmp_path / "once"
+    shell = tmp_path / "run.sh"
+    shell.write_text(f'[ -e {once} ] && exit 3\ntouch {once}\nexec "$@"\n')
+    done = doctor("--hosts", "n[1-6]", "--run", f"sh {shell} {command} n5", "--out", tmp_path / "out")
+    assert isinstance(done.exception, MeasurementError)
+    assert "ended with status 3" in str(done.exception)
+    kept = yaml.safe_load((tmp_path / "out" / "measurements.yaml").read_text())
+    assert len(kept["measurements"]) == 1
+
+
 def test_a_healthy_cluster_ends_with_status_0(command: str) -> None:
     done = doctor("--hosts", "n[1-6]", "--run", f"{command} none", "--at-once", "2")
     assert done.exit_code == 0, done.output
@@ -94,9 +107,6 @@ def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> N
     ],
 )
 def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], message: str) -> None:
-    from commsim.__main__ import main
-
-    del main
     done = doctor(*words)
     text = done.output + str(done.exception or "")
     assert message in " ".join(text.replace("│", " ").split()), text
