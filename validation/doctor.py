@@ -6,7 +6,7 @@
 
 The clusters are HGX H100 nodes with eight cards on a rail-optimised tree. A test takes what NCCL's predictor says of
 the whole machine with the fault in its place and the ranks where the test has them, times lognormal noise. The doctor
-knows loads of single parts, derived from up to four nodes, and nothing of shares, places and noise of a trial.
+knows loads of single parts, and nothing of shares and places of a trial.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ Faults are put into simulated clusters of HGX H100 nodes, eight cards each, on a
 cards), a card, the NVLinks of a GPU, the uplinks of a leaf switch, each kind as often; what is left of the rate is
 between {100 * SHARES[0]:g} and {100 * SHARES[1]:g} %, its logarithm drawn evenly. A test takes what NCCL's predictor
 says of the whole machine with the fault in it, with the ranks where the test has them, times lognormal noise of
-{100 * NOISE:g} %. The doctor knows neither places nor shares; its loads come from up to four nodes
+{100 * NOISE:g} %. The doctor knows neither places nor shares, and loads of single parts alone
 ([how](guides/doctor.md#how-it-decides)).
 
 *Right*: exactly the faulty parts are named, each to the card, GPU or leaf switch; of two hosts that are the whole

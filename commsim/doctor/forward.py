@@ -1,8 +1,8 @@
 """The healthy time of a test, and how much of each kind of part it needs: from NCCL's predictor, or the least of it.
 
-A cluster of 1,024 nodes has 20,000 suspects, too many to simulate each for each test. So tables are derived from a few
-nodes: one of them at a quarter of its rate makes a call so many times as slow, and a quarter of that is the load, the
-share of the healthy rate that a healthy call takes. What any share does then is max(1, load / share).
+A cluster of 1,024 nodes has 17,000 suspects, too many to simulate each for each test. So a table is derived for each
+power of two of nodes: one of them at a quarter of its rate makes a call so many times as slow, and a quarter of that is
+the load, the share of the healthy rate that a healthy call takes. What any share does then is max(1, load / share).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commsim.doctor.cluster import HostCluster
 from commsim.doctor.group_test import RingShape
 from commsim.doctor.suspect import PartKind
 from commsim.topology.kinds import Float64
-from commsim.units import GIB, GIGA
+from commsim.units import GIGA
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 SHARE = 0.25
 """The share at which tables are derived: a fault that every test feels that uses the part."""
 
-_FEW = 4  # nodes of a derived table
 _EXACT = 32  # nodes up to which a healthy time is predicted as it is; above, between powers of two
 
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
@@ -70,7 +69,7 @@ class Unknown:
 
 @dataclass
 class Predicted:
-    """A machine that `commsim` describes, of the kind of `node` (a topology of at least `_FEW` nodes)."""
+    """A machine that `commsim` describes, a preset."""
 
     machine: str
     nics: int
@@ -102,18 +101,21 @@ class Predicted:
         return self._times[shape]
 
     def full(self, shape: RingShape) -> Float64:
-        """From a few hosts with one at `SHARE`."""
-        hosts = 1 if shape.scope == "inside" else min(shape.hosts, _FEW)
-        few = replace(shape, hosts=hosts, nbytes=min(shape.nbytes, int(GIB)))
+        """From a power of two of hosts with one at `SHARE`; of rings across hosts, from the first."""
+        shape = replace(shape, hosts=1) if shape.scope == "inside" else shape
+        hosts = 1 << (shape.hosts.bit_length() - 1)
+        nbytes = shape.nbytes if shape.hosts <= _EXACT else max(1 << 20, shape.nbytes // shape.hosts * hosts)
+        gpus = 1 if shape.scope == "across" else shape.gpus
+        few = RingShape(shape.scope, hosts, gpus, shape.collective, nbytes >> 20 << 20)
         if few not in self._full:
+            from commsim.topology.faults import degraded
+
             topology = self._topology(max(hosts, 2))
             healthy = ring_time(topology, few)
             loads = [0.0] * len(PartKind)
-            for place, fault in faults_of(topology, 0).items():
-                from commsim.topology.faults import degraded
-
+            for kind, fault in faults_of(topology, 0).items():
                 slower = ring_time(degraded(topology, [fault]), few) / healthy
-                loads[place] = SHARE * slower if slower > 1.0 + 1e-9 else 0.0
+                loads[kind] = SHARE * slower if slower > 1.0 + 1e-9 else 0.0
             loads[PartKind.LEAF] = loads[PartKind.NODE]
             self._full[few] = np.array(loads)
         return self._full[few]

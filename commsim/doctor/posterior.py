@@ -25,7 +25,7 @@ SLOWDOWNS = _LEAST + WIDTH * (np.arange(_RANGES) + 0.5)
 """The middles of the ranges of ln slowdown, from a part at 80 % of its rate to one at 5 %; each as likely."""
 
 _WITHIN = (WIDTH / 12**0.5) ** 2  # variance of ln slowdown within its range
-_RARE = 20.0  # hypotheses e^-20 times as likely as the best are dropped
+_RARE = 30.0  # hypotheses e^-30 times as likely as the best are dropped
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ FAULTS = {
 @pytest.mark.parametrize("kind", list(FAULTS))
 @pytest.mark.parametrize("share", [0.4, 0.1])
 def test_the_table_is_what_the_predictor_says_of_the_whole_machine(scope: Scope, kind: str, share: float) -> None:
-    """Within 10 % (8 at most, of shares from 5 to 75 %): tables come from 2 to 4 nodes, at a quarter of the rate."""
+    """Within 10 % (8 at most, of shares from 5 to 75 %): tables come from one share, a quarter."""
     suspect, fault = FAULTS[kind]
     healthy = load_preset(MACHINE, nodes=8, nodes_per_leaf=4)
     broken = degraded(healthy, [fault.model_copy(update={"bandwidth_factor": share})])
@@ -81,6 +81,16 @@ def test_the_table_is_what_the_predictor_says_of_the_whole_machine(scope: Scope,
     slower = seconds(broken, test) / seconds(healthy, test)
     of = loads(test, SUSPECTS, Predicted(MACHINE, 8).full(test.shape))[suspect]
     assert max(1.0, of / share) == pytest.approx(slower, rel=0.1)
+
+
+@pytest.mark.parametrize("scope", ["across", "all"])
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_the_table_knows_that_a_long_ring_waits_for_latency(scope: Scope, share: float) -> None:
+    healthy = load_preset(MACHINE, nodes=96)
+    broken = degraded(healthy, [FaultSpec(node=50, bandwidth_factor=share)])
+    test = GroupTest(scope, tuple(range(96)), (0,) if scope == "across" else EVERY, 1 << 30)
+    slower = seconds(broken, test) / seconds(healthy, test)
+    assert max(1.0, Predicted(MACHINE, 8).full(test.shape)[PartKind.NODE] / share) == pytest.approx(slower, rel=0.1)
 
 
 def seconds(topology: object, test: GroupTest) -> float:
