@@ -3,6 +3,7 @@
     python validation/doctor.py                 the tables (some minutes)
     python validation/doctor.py --write         also docs/accuracy-doctor.md
     python validation/doctor.py --hosts 16      one size of cluster
+    python validation/doctor.py --testbed 20    one slow cable of eight, on real ranks
 
 The clusters are HGX H100 nodes with eight cards on a rail-optimised tree. A test takes what NCCL's predictor says of
 the whole machine with the fault in its place and the ranks where the test has them, times lognormal noise. The doctor
@@ -222,6 +223,23 @@ Wrong answers of the first table, and unsure ones:
 """
 
 
+def on_ranks(count: int) -> str:
+    """How often a slow cable of eight is found on a testbed with gloo: a half, then a tenth, of each host in turn."""
+    from commsim.doctor.forward import Unknown
+    from commsim.doctor.runner import TESTBED_BYTES, on_testbed
+
+    suspects, right, tests = suspects_of(HostCluster(tuple(f"node{i}" for i in range(8)), 1, 1)), 0, list[int]()
+    for k in range(count):
+        node, share = (3 * k + k // 8) % 8, (0.5, 0.1)[k % 2]
+        fault = FaultSpec(nic=(node, 0), bandwidth_factor=share)
+        with on_testbed(degraded(load_preset("testbed-star", nodes=8), [fault])) as measure:
+            said = examine(Examination(suspects, Unknown(), Priors(noise=0.1), nbytes=TESTBED_BYTES), measure, 20)
+        right += said.blamed == (node,)
+        tests.append(len(said.observed))
+        print(f"# node{node} at {share}: said {[suspects.name(at) for at in said.blamed]}", file=sys.stderr)
+    return f"{right} of {count} found on real ranks, with {np.mean(tests):.1f} tests, {max(tests)} at most"
+
+
 def main(words: Sequence[str]) -> int:
     """Prints the tables, and writes the page where asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -231,7 +249,11 @@ def main(words: Sequence[str]) -> int:
         "--trials", type=int, default=40, help="with one fault, of each size; a quarter with none and two"
     )
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--testbed", type=int, help="instead: so many trials on real ranks (a minute each; root)")
     given = parser.parse_args(words)
+    if given.testbed:
+        print(on_ranks(given.testbed))
+        return 0
 
     def all_of(at_once: int, trials: int) -> list[Trial]:
         done = []

@@ -111,7 +111,7 @@ class Examination:
         fits = self.state.fit >= _CONTRADICTED
         sure = bool(self.observed) and answer >= self.sure and located and fits
         following = [] if sure else self.following()
-        blamed = tuple(int(at) for cell in cells for at in self.state.members(cell)[:64])
+        blamed = tuple(int(at) for cell in cells for at in self.state.members(cell))
         p = self.state.probability()
         return Diagnosis(
             self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, fits, located, blamed,

@@ -121,9 +121,12 @@ def _test_dict(test: GroupTest, cluster: HostCluster) -> dict[str, Any]:
 
 def plot_diagnosis(d: Diagnosis) -> Figure:
     """Hosts as a grid, coloured by the probability that something of a host is slow; the likeliest suspects as bars."""
+    from matplotlib.colors import LogNorm
+
     s = d.suspects
     hosts = len(s.cluster.hosts)
     of_host = d.of_hosts
+    faint = 0.1 / hosts  # what is less than a tenth of an even share is as good as nothing
     columns = min(64, math.ceil(math.sqrt(hosts * 2.5)))
     grid = np.full((math.ceil(hosts / columns), columns), np.nan)
     grid.ravel()[:hosts] = of_host
@@ -132,7 +135,7 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
     ratios = (min(6.0, 0.5 * grid.shape[0] + 0.6), 0.36 * max(1, len(bars)) + 0.3)
     with style.drawing(9.0, height, nrows=2, height_ratios=ratios) as (figure, axes):
         top, bottom = axes
-        image = top.imshow(grid, cmap="OrRd", vmin=0.0, vmax=1.0, aspect="auto")
+        image = top.imshow(np.maximum(grid, faint), cmap="OrRd", norm=LogNorm(faint, 1.0), aspect="auto")
         figure.suptitle("\n".join(wrap(verdict_line(d), 100)), fontsize=11, fontweight="bold", x=0.01, ha="left")
         top.grid(visible=False)
         top.set_xticks([])

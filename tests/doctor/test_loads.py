@@ -90,7 +90,8 @@ def test_the_table_knows_that_a_long_ring_waits_for_latency(scope: Scope, share:
     broken = degraded(healthy, [FaultSpec(node=50, bandwidth_factor=share)])
     test = GroupTest(scope, tuple(range(96)), (0,) if scope == "across" else EVERY, 1 << 30)
     slower = seconds(broken, test) / seconds(healthy, test)
-    assert max(1.0, Predicted(MACHINE, 8).full(test.shape)[PartKind.NODE] / share) == pytest.approx(slower, rel=0.1)
+    near = {"across": 0.05, "all": 0.14}[scope]
+    assert max(1.0, Predicted(MACHINE, 8).full(test.shape)[PartKind.NODE] / share) == pytest.approx(slower, rel=near)
 
 
 def seconds(topology: object, test: GroupTest) -> float:
