@@ -41,6 +41,7 @@ class Suspicion:
 class Diagnosis:
     """What is known: suspicions, the likeliest first, and the tests to run next (none where it is sure).
 
+    `rounds`: those that `examine` has run.
     `sure`: whether an answer names parts and has the probability that was asked for; `answer` is its probability, and
     `blamed` what it names.
     """
@@ -80,10 +81,9 @@ class Examination:
         self.state: Posterior = posterior([], suspects, forward, priors)
 
     def add(self, tests: Sequence[GroupTest], seconds: Sequence[float]) -> None:
-        """Takes the results of a round."""
+        """Takes results."""
         self.observed += [Observation(test, time) for test, time in zip(tests, seconds, strict=True)]
         self.state = posterior(self.observed, self.suspects, self.forward, self.priors, self.state)
-        self.rounds += 1
 
     def following(self) -> list[NextTest]:
         """The next round: what tells most, or what sets the scale of rings that have not been run; else empty."""
@@ -146,5 +146,6 @@ def examine(examination: Examination, measure: Measure, most: int) -> Diagnosis:
     while diagnosis.following and len(examination.observed) < most:
         tests = [choice.test for choice in diagnosis.following][: most - len(examination.observed)]
         examination.add(tests, measure(tests))
+        examination.rounds += 1
         diagnosis = examination.diagnosis()
     return diagnosis

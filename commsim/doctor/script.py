@@ -69,6 +69,7 @@ def round_files(tests: Sequence[GroupTest], cluster: HostCluster, launcher: Laun
         lines += [f"#SBATCH --job-name=commsim-doctor-{number}", f"#SBATCH --nodelist={','.join(used)}"]
         lines += [f"#SBATCH --nodes={len(used)}", f"#SBATCH --gpus-per-node={cluster.gpus}", "#SBATCH --exclusive"]
         lines += ["#SBATCH --time=00:30:00"]
+    lines += ["# Submit it in the folder where it lies: it names files there."] if launcher == "slurm" else []
     lines += ['cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}" || exit 1']
     apart = sum(len(test.hosts) for test in tests) == len({host for test in tests for host in test.hosts})
     for i, test in enumerate(tests, 1):
