@@ -153,16 +153,24 @@ def trial(hosts: int, count: int, rng: np.random.Generator, at_once: int = 1) ->
         faults[at] = exp(rng.uniform(log(SHARES[0]), log(SHARES[1])))
     most = int((2 * log2(hosts) + 4) * max(1, count))
     examination = Examination(suspects, forward, Priors(noise=NOISE), at_once=at_once)
-    said = examine(examination, Simulated(hosts, faults, rng), most)
+    diagnosis = examine(examination, Simulated(hosts, faults, rng), most)
     wanted = set().union(*(alike(suspects, at) for at in faults))
     cells = examination.state.answers()[0][0]
     apart = np.prod([1 if set(m) <= wanted else len(m) for m in map(examination.state.members, cells)])
     kinds = " + ".join(sorted(PartKind(int(suspects.place[at])).name.lower() for at in faults)) or "healthy"
     truth = ", ".join(f"{suspects.name(at)} at {share:.2f}" for at, share in faults.items()) or "healthy"
-    words = f"{truth}: said {', '.join(suspects.name(at) for at in said.blamed[:3]) or 'healthy'}"
-    right = set(said.blamed) == wanted
+    words = f"{truth}: said {', '.join(suspects.name(at) for at in diagnosis.blamed[:3]) or 'healthy'}"
+    right = set(diagnosis.blamed) == wanted
     return Trial(
-        hosts, kinds, count, right, said.sure, said.answer / float(apart), len(said.observed), said.rounds, words
+        hosts,
+        kinds,
+        count,
+        right,
+        diagnosis.sure,
+        diagnosis.answer / float(apart),
+        len(diagnosis.observed),
+        diagnosis.rounds,
+        words,
     )
 
 
@@ -233,10 +241,10 @@ def on_ranks(count: int) -> str:
         node, share = (3 * k + k // 8) % 8, (0.5, 0.1)[k % 2]
         fault = FaultSpec(nic=(node, 0), bandwidth_factor=share)
         with on_testbed(degraded(load_preset("testbed-star", nodes=8), [fault])) as measure:
-            said = examine(Examination(suspects, Unknown(), Priors(noise=0.1), nbytes=TESTBED_BYTES), measure, 20)
-        right += said.blamed == (node,)
-        tests.append(len(said.observed))
-        print(f"# node{node} at {share}: said {[suspects.name(at) for at in said.blamed]}", file=sys.stderr)
+            diagnosis = examine(Examination(suspects, Unknown(), Priors(noise=0.1), nbytes=TESTBED_BYTES), measure, 20)
+        right += diagnosis.blamed == (node,)
+        tests.append(len(diagnosis.observed))
+        print(f"# node{node} at {share}: said {[suspects.name(at) for at in diagnosis.blamed]}", file=sys.stderr)
     return f"{right} of {count} found on real ranks, with {np.mean(tests):.1f} tests, {max(tests)} at most"
 
 

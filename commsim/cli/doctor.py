@@ -122,6 +122,8 @@ def doctor(
         raise CommsimError(f"found one host, {cluster.hosts[0]}, expected two at least: name them with --hosts")
     machine = findings.cluster.machine
     nbytes = None if run_options.size is None else parse_bytes(run_options.size)
+    if nbytes is not None and nbytes < 1 << 20:
+        raise CommsimError(f"--size: found {run_options.size}, expected 1 MiB at least: a slow part does not show")
     if nbytes is None and bed is not None:
         from commsim.doctor.runner import TESTBED_BYTES as nbytes  # noqa: N811
     examination = Examination(

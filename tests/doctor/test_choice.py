@@ -72,15 +72,15 @@ def diagnosed(faults: dict[int, float], seed: int, at_once: int = 1) -> Diagnosi
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_a_slow_part_is_found(place: PartKind, at_once: int) -> None:
     at = int(np.flatnonzero(SUSPECTS.place == place)[-2])
-    said = diagnosed({at: 0.3}, seed=int(place), at_once=at_once)
-    assert said.sure
-    assert said.blamed == (at,)
-    first = said.suspicions[0]
+    diagnosis = diagnosed({at: 0.3}, seed=int(place), at_once=at_once)
+    assert diagnosis.sure
+    assert diagnosis.blamed == (at,)
+    first = diagnosis.suspicions[0]
     assert first.at == at
     assert first.share == pytest.approx(0.3, rel=0.25)
     assert first.gain > 1.5
     if at_once > 1:
-        assert said.rounds < len(said.observed)
+        assert diagnosis.rounds < len(diagnosis.observed)
 
 
 def test_two_slow_parts_are_found() -> None:
@@ -90,6 +90,6 @@ def test_two_slow_parts_are_found() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_found_where_nothing_is_slow(seed: int) -> None:
-    said = diagnosed({}, seed)
-    assert said.blamed == ()
-    assert said.healthy > 0.9
+    diagnosis = diagnosed({}, seed)
+    assert diagnosis.blamed == ()
+    assert diagnosis.healthy > 0.9

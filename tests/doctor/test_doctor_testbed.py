@@ -51,7 +51,7 @@ def test_the_slow_cable_is_found(tmp_path: Path, node: int, share: float) -> Non
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    said = json.loads(done.stdout)
-    assert said["answer"]["slow"] == [f"node{node}: its network card, cable or port"]
-    assert said["suspects"][0]["rate_left"] == pytest.approx(share, rel=0.2)
-    assert said["tests"] <= 20
+    document = json.loads(done.stdout)
+    assert document["answer"]["slow"] == [f"node{node}: its network card, cable or port"]
+    assert document["suspects"][0]["rate_left"] == pytest.approx(share, rel=0.2)
+    assert document["tests"] <= 20
