@@ -254,7 +254,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--hosts", type=int, nargs="*", default=list(SIZES))
     parser.add_argument(
-        "--trials", type=int, default=40, help="with one fault, of each size; a quarter with none and two"
+        "--trials", type=int, default=20, help="with one fault, of each size; a quarter with none and two"
     )
     parser.add_argument("--seed", type=int, default=2026)
     parser.add_argument("--testbed", type=int, help="instead: so many trials on real ranks (a minute each; root)")
