@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from commsim import api
 from commsim.cli import app
 from commsim.collectives import traffic
+from commsim.doctor.cluster_file import DoctorFile
 from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
 from commsim.planner.serving_question import ServingFile
@@ -126,7 +127,7 @@ def models() -> dict[str, type[BaseModel]]:
         for part in (*typing.get_args(kind), *([kind.union] if isinstance(kind, OneOfTheKinds) else [])):
             walk(part)
 
-    for root in (Scenario, PlanFile, ServingFile, TopologyFile):
+    for root in (Scenario, PlanFile, ServingFile, TopologyFile, DoctorFile):
         walk(root)
     return found
 

@@ -1,0 +1,1 @@
+"""What of a cluster is slow, and the next test."""

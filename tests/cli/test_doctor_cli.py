@@ -1,0 +1,112 @@
+"""`commsim doctor` end to end: answers, files, exit status, and rounds by a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from commsim.cli import app
+from commsim.errors import MeasurementError
+
+STAND_IN = """
+import sys
+hosts, gpus, split, size, slow = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+inside = "DIV" in split or len(hosts) == 1
+busbw = 300 if inside else 15 if slow in hosts else 45
+ranks = gpus if inside else len(hosts) if "MOD" in split or gpus == 1 else gpus * len(hosts)
+algbw = busbw / (2 * (ranks - 1) / ranks)
+print("#       size         count      type   redop    root     time   algbw   busbw #wrong")
+print(size, size // 4, "float", "sum", -1, f"{size / algbw / 1e3:.2f} {algbw:.2f} {busbw:.2f} N/A")
+"""
+
+
+def doctor(*words: object) -> Result:
+    return CliRunner().invoke(app, ["doctor", *map(str, words)])
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> str:
+    """A command in the place of nccl-tests; its last word names the host whose network has a third of its rate."""
+    path = tmp_path / "stand_in.py"
+    path.write_text(STAND_IN)
+    return f"{sys.executable} {path} {{hosts}} {{per_host}} '{{split}}' {{size}}"
+
+
+def test_rounds_by_a_command_end_at_the_slow_host(tmp_path: Path, command: str) -> None:
+    out = tmp_path / "out"
+    done = doctor("--hosts", "n[1-6]", "--run", f"{command} n5", "--out", out)
+    assert done.exit_code == 1, done.output
+    assert "n5: its network:" in done.output
+    document = json.loads((out / "diagnosis.json").read_text())
+    assert document["sure"]
+    assert document["answer"]["slow"] == ["n5: its network"]
+    assert document["suspects"][0]["rate_left"] == pytest.approx(1 / 3, rel=0.1)
+    assert document["tests"] <= 16
+    assert (out / "suspects.png").stat().st_size > 5000
+    again = doctor(out / "measurements.yaml", "--json")
+    assert again.exit_code == 1
+    answer = json.loads(again.stdout)["answer"]
+    assert answer["slow"] == document["answer"]["slow"]
+    assert answer["probability"] == pytest.approx(document["answer"]["probability"])
+
+
+def test_what_was_measured_before_a_command_fails_is_kept(tmp_path: Path, command: str) -> None:
+    once = tmp_path / "once"
+    shell = tmp_path / "run.sh"
+    shell.write_text(f'[ -e {once} ] && exit 3\ntouch {once}\nexec "$@"\n')
+    done = doctor("--hosts", "n[1-6]", "--run", f"sh {shell} {command} n5", "--out", tmp_path / "out")
+    assert isinstance(done.exception, MeasurementError)
+    assert "ended with status 3" in str(done.exception)
+    kept = yaml.safe_load((tmp_path / "out" / "measurements.yaml").read_text())
+    assert len(kept["measurements"]) == 1
+
+
+def test_a_healthy_cluster_ends_with_status_0(command: str) -> None:
+    done = doctor("--hosts", "n[1-6]", "--run", f"{command} none", "--at-once", "2")
+    assert done.exit_code == 0, done.output
+    assert "Nothing is slow" in done.output
+
+
+def test_a_plan_for_a_new_cluster_is_a_script(tmp_path: Path) -> None:
+    done = doctor("--hosts", "n[1-4]", "--plan", tmp_path, "--launcher", "slurm")
+    assert done.exit_code == 0, done.output
+    assert "Nothing has been measured yet" in done.output
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["round-1-test-1.hosts", "round-1-test-2.hosts", "round-1.sbatch"]
+    doctor("--hosts", "n[1-4]", "--plan", tmp_path, "--launcher", "slurm")
+    assert (tmp_path / "round-2.sbatch").exists()  # nothing is written over
+
+
+def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("hosts,time_us,size_bytes\na b,40000,1073741824\nc d,80000,1073741824\n")
+    done = doctor(path)
+    assert done.exit_code == 0
+    assert "No answer is likely yet" in done.output
+    assert "next test (tells" in done.output
+    assert "mpirun -np" in done.output
+    assert doctor(path, "--fail-above", "0.1").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "found no host"),
+        (("--hosts", "a"), "found one host, a, expected two at least"),
+        (("--hosts", "a,b", "--machine", "nope"), "unknown preset 'nope'"),
+        (("--hosts", "a,b", "--run", "x {hosts}", "--testbed", "y"), "found it beside --run"),
+        (("--hosts", "a,b", "--testbed", "gloo-testbed-star"), "a testbed has hosts of its own"),
+        (("--hosts", "a,b", "--launcher", "x"), "expected mpirun or slurm"),
+        (("--hosts", "a,b", "--size", "3"), "a size with its unit"),
+        (("/dev/zero",), "found no such file"),
+    ],
+)
+def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], message: str) -> None:
+    done = doctor(*words)
+    text = done.output + str(done.exception or "")
+    assert message in " ".join(text.replace("│", " ").split()), text
