@@ -39,8 +39,12 @@ class CurveSource:
         return {w.collective for w in self.scenario.collectives} if self.scenario else set()
 
 
+MOST_TABLES = 128
+"""Measured curves that one command judges: each is predicted."""
+
+
 def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
-    """Predictions and measured curves; every file that cannot be read is a fault."""
+    """Predictions, of which there may be none, and measured curves; every file that cannot be read is a fault."""
     predictions: list[CurveSource] = []
     measured: list[Curve] = []
     faults: list[str] = []
@@ -62,13 +66,20 @@ def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
                 predictions.append(CurveSource(path, folder, curve, scenario))
         except CommsimError as error:
             faults.append(str(error))
-    if not faults and not predictions:
-        faults = ["found no prediction, expected a folder that `commsim run` wrote, or a scenario file"]
-    elif not faults and not measured:
+    if len(measured) > MOST_TABLES and not faults:
+        faults = [f"found {len(measured):,} measured tables, expected at most {MOST_TABLES}; give fewer logs at a time"]
+    if not faults and not measured:
         faults = ["found predictions only, expected a measured curve as well: a log, a CSV table, or a folder"]
     if faults:
         raise LogFormatError("\n".join(faults))
     return predictions, measured
+
+
+def contradicted(source: CurveSource, curve: Curve) -> tuple[str, ...]:
+    """What the log of a curve says against the scenario that predicts it; nothing where a table alone does."""
+    from commsim.accuracy.contradictions import contradictions
+
+    return () if source.scenario is None else tuple(contradictions(source.scenario, curve))
 
 
 def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[CurveSource, Verdict]]:
@@ -91,7 +102,7 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
                 if line is not None:
                     verdicts.append((source, verdict(compare(line, curve), as_shipped=source.is_as_shipped)))
             except CommsimError as error:
-                reasons.append(str(error))
+                reasons += [str(error), *(f"{curve.name}: {line}" for line in contradicted(source, curve))]
         faults += reasons if not verdicts else []
         paired += verdicts
     if faults:

@@ -16,6 +16,7 @@ from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.accuracy.judge import CurveSource
+    from commsim.accuracy.verdict import Verdict
     from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
     from commsim.report.answers import Compared
@@ -25,10 +26,20 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Predictions (folders of `commsim run`, their result.csv, scenario files or shipped ones' names) "
-            "and measured curves (logs, CSV tables, folders of `commsim measure`), in any order."
+            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - is standard input), and predictions "
+            "(folders of `commsim run`, their result.csv, scenario files or shipped ones' names), in any order. Without "
+            "a prediction the logs say what is predicted."
         ),
     ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            help="Without a prediction: the machine of the logs, a preset, a topology file, NCCL's topology XML or a "
+            "saved `nvidia-smi topo -m` (default: as the logs name it).",
+        ),
+    ] = None,
     json_output: Json = False,
     parse_only: Annotated[
         bool, typer.Option("--parse-only", help="Only read the measured files and show what is in them.")
@@ -59,15 +70,19 @@ def compare(
         _parse_only(files, json_output)
         return
     failing = _failing(fail_on)
-    from commsim.accuracy.judge import judged, pairs, sort_files
+    from commsim.accuracy.judge import judged, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
     from commsim.report.verdict import comparison_csv, verdict_dict
 
     predictions, measured = sort_files(_paths(files))
-    folder = out or predictions[0].folder
-    compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)))
+    if predictions and on is not None:
+        raise typer.BadParameter("found it beside a prediction, which names its machine", param_hint="--on")
+    paired, said = _paired(predictions, measured, on)
+    compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in paired), said)
+    folder = out or paired[0][0].folder
     written = []
+    plot = plot and (out is not None or bool(predictions))  # a log alone is answered, and nothing written unasked
     if out is not None or plot:
         folder.mkdir(parents=True, exist_ok=True)
         written.append(
@@ -81,11 +96,30 @@ def compare(
         write_atomically(html, page_text(compared.page()))
     if json_output:
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
-        print_json({"comparisons": comparisons})
+        print_json({"said": list(said), "comparisons": comparisons})
     else:
-        _say(compared, predictions, written, folder, html)
+        _say(compared, [source for source, _ in paired], written, folder, html)
     if any(verdict.state in failing for verdict, _ in compared.verdicts):
         raise typer.Exit(1)
+
+
+def _paired(
+    predictions: list[CurveSource], measured: list[Curve], on: str | None
+) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
+    """The verdicts, and what is said before them: contradictions, and of logs alone the machine and what was taken."""
+    from commsim.accuracy.judge import contradicted, pairs
+    from commsim.accuracy.judge_logs import judge_logs
+    from commsim.cli.which_machine import ask
+
+    if not predictions:
+        return judge_logs(measured, on, ask)
+    paired = pairs(predictions, measured)
+    against = [
+        f"{verdict.comparison.measured.name} contradicts {verdict.comparison.predicted.name}: {line}"
+        for source, verdict in paired
+        for line in contradicted(source, verdict.comparison.measured)
+    ]
+    return paired, tuple(dict.fromkeys(against))
 
 
 def _failing(words: str | None) -> set[str]:
@@ -104,10 +138,12 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 def _say(
     compared: Compared, predictions: list[CurveSource], written: list[Path], folder: Path, html: Path | None
 ) -> None:
-    """Prints the answers, then the tables."""
+    """Prints what comes first, the answers, then the tables."""
     from commsim.report.verdict import verdict_table
     from commsim.scenario.fit import known_of
 
+    for line in compared.said:
+        typer.echo(f"# {line}")
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
     for line in compared.answer:

@@ -83,6 +83,7 @@ class Compared(Answered):
     """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
 
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
+    said: tuple[str, ...] = ()  # what comes before the verdicts: the machine, contradictions, what was taken
 
     @property
     def _comparisons(self) -> list[Comparison]:
@@ -94,7 +95,7 @@ class Compared(Answered):
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """A sentence for every pair: as expected, slower or faster, and the likely cause."""
+        """A sentence for every pair: as expected, slower or faster, and the likely cause; of several an overall one."""
         against = " (against {})" if len(self._predictions) > 1 else ""
         return tuple(answer_line(v, tried) + against.format(v.comparison.predicted.name) for v, tried in self.verdicts)
 
@@ -126,7 +127,7 @@ class Compared(Answered):
 
     def page(self) -> Page:
         """The page that `commsim compare --html` writes."""
-        return compare_page(self.verdicts, self._title())
+        return compare_page(self.verdicts, self._title(), self.said)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

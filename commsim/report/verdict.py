@@ -162,8 +162,8 @@ def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
     }
 
 
-def compare_page(results: Sequence[Judged], title: str) -> Page:
-    """The page of verdicts with the what-ifs that were tried."""
+def compare_page(results: Sequence[Judged], title: str, said: Sequence[str] = ()) -> Page:
+    """The page of verdicts with the what-ifs that were tried; `said` comes before them."""
     comparisons = [verdict.comparison for verdict, _ in results]
     several = len({c.predicted.name for c in comparisons}) > 1
     answers = [
@@ -183,7 +183,7 @@ def compare_page(results: Sequence[Judged], title: str) -> Page:
         question="Is this bandwidth as it should be?" if len(results) == 1 else "Are these as they should be?",
         answer=tuple(answers),
         sections=tuple(sections),
-        warnings=tuple(_warnings(comparisons)),
+        warnings=(*said, *_warnings(comparisons)),
         provenance=f"{len(results)} comparison{'s' if len(results) != 1 else ''}.",
     )
 

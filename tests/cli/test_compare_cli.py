@@ -244,7 +244,7 @@ def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["log.csv"], "found no prediction"),
+        (["log.csv"], "which machine is this? The log names no GPU, only 16 ranks"),
         (["s.yaml"], "found predictions only"),
         (["s.yaml", "other.csv"], "measures broadcast, but"),
         (["s.yaml", "gone.log"], "No such file"),
