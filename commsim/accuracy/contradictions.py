@@ -35,6 +35,10 @@ def _machine(topology: Topology, facts: LogFacts) -> Iterator[str]:
         yield f"the log is of GPUs of several kinds ({facts.mixed_gpus}), the prediction of {model} alone"
     if facts.shared_gpus:
         yield f"the log has {facts.shared_gpus}, the prediction a GPU for every rank"
+    if topology.nodes > 1 and facts.network == "ethernet" and topology.network != "ethernet":
+        yield f"NCCL says in the log that it uses TCP sockets, the prediction is of {topology.network}"
+    if topology.nodes > 1 and facts.nics is not None and facts.nics < topology.nics_per_node <= SERVER:
+        yield f"NCCL lists {facts.nics} NICs of a host in the log, the prediction has {topology.nics_per_node}"
     hosts, each = facts.nodes, facts.ranks_per_node
     if hosts is None or each is None or facts.ranks != topology.world_size:
         return

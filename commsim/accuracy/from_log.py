@@ -145,10 +145,14 @@ def _library(facts: LogFacts) -> tuple[dict[str, Any], list[str]]:
 
 
 def only_machine(choices: Sequence[LikelyMachine], facts: LogFacts) -> LikelyMachine | None:
-    """The candidate that a log settles by itself; None where a person must say."""
-    if len(choices) != 1 or facts.shared_gpus or facts.mixed_gpus or facts.nodes is None:
+    """The candidate that a log settles by itself; None where a person must say.
+
+    Boards come in halves, of 4 and 8 GPUs: half of a node's may be all of another kind of node, which no preset is.
+    """
+    if len(choices) != 1 or facts.nodes is None:
         return None
-    return choices[0]
+    one = choices[0]
+    return one if 2 * one.gpus_per_node > one.preset.gpus_per_node else None
 
 
 def closeness(candidate: LikelyMachine, curve: Curve) -> float | None:

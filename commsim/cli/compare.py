@@ -26,9 +26,8 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - is standard input), and predictions "
-            "(folders of `commsim run`, their result.csv, scenario files or shipped ones' names), in any order. Without "
-            "a prediction the logs say what is predicted."
+            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - is standard input) and predictions "
+            "(folders of `commsim run`, their result.csv, scenarios), in any order; without one the logs say which."
         ),
     ],
     on: Annotated[
