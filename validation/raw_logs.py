@@ -4,8 +4,8 @@
     python validation/raw_logs.py --write    also docs/accuracy-raw-logs.md
 
 Reads `nccl/raw/` and `nccl_debug/` of the shared data beside the checkout, or of COMMSIM_SHARED_DATA: logs as people
-published them. What is true of each is the row of its index (validation/measured, nccl_debug/INDEX.csv), which no parser
-of ours wrote.
+published them. What is true of each is the row of its index (validation/measured, nccl_debug/INDEX.csv), which no
+parser of ours wrote.
 """
 
 from __future__ import annotations

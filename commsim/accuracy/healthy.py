@@ -26,6 +26,9 @@ PATH = Path(__file__).with_name("healthy.yaml")
 LARGE_ABOVE = 1 << 20
 """Bytes from which on bandwidth decides."""
 
+BAND_ENDS = (32 << 10, 1 << 20, 64 << 20)
+"""Bytes up to which the bands of sizes reach by which causes are told apart; the last one is open."""
+
 RARE = {"large": 0.01, "small": 0.002}
 """Share of healthy machines that are as slow as what is called slower. Small messages depend on how ranks are
 launched, and weigh less."""
@@ -50,12 +53,28 @@ class Tail(Frozen):
         z = (x - self.middle) / self.scale
         return 0.5 - z / (2.0 * math.sqrt(2.0 + z * z))
 
+    def log_density(self, x: float) -> float:
+        """Log of the density at x.
+
+        >>> round(Tail(middle=0.0, scale=1.0, systems=9).log_density(0.0), 4)  # 1 / (2 sqrt 2)
+        -1.0397
+        """
+        z = (x - self.middle) / self.scale
+        return -1.5 * math.log1p(z * z / 2.0) - math.log(self.scale) - 1.5 * math.log(2.0)
+
 
 class Healthy(Frozen):
-    """By part of the sizes."""
+    """By part of the sizes; `own_small` and `own_large`: a log of a machine against the middle of its other logs.
+
+    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause.
+    """
 
     small: Tail
     large: Tail
+    own_small: Tail | None = None
+    own_large: Tail | None = None
+    bands: tuple[Tail, ...] = ()
+    degraded: Tail | None = None
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,10 +111,14 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
     return paired
 
 
-def judged(source: CurveSource, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
+def judged(
+    source: CurveSource,
+    verdict: Verdict,
+    what_if: bool,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> tuple[Verdict, list[Tried]]:
     """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
-
     # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
     if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
         return verdict, []
-    return verdict, likely(source.scenario, verdict.comparison.measured)
+    return verdict, likely(source.scenario, verdict.comparison.measured, progress)

@@ -133,9 +133,7 @@ def _why(facts: LogFacts, choices: Sequence[LikelyMachine]) -> str:
     if facts.nodes is None:
         return f"The log names {facts.gpu} on {facts.ranks} ranks, but no hosts"
     if len(choices) == 1:
-        return (
-            f"The log names {facts.ranks_per_node} x {facts.gpu} on a host, half or less of the only preset with such"
-        )
+        return f"The log names {facts.ranks_per_node} x {facts.gpu} on a host, half or less of the only such node"
     if facts.nodes > 1 or choices[0].nodes > 1:
         return f"The log names {facts.gpu} on {facts.nodes} hosts, but not the network between them"
     return f"The log names {facts.ranks} x {facts.gpu}, which may be all GPUs of one kind of node or some of another"

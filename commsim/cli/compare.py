@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import Json, Memory
-from commsim.cli.say import print_json
+from commsim.cli.say import print_json, stages_bar
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -26,8 +27,8 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - is standard input) and predictions "
-            "(folders of `commsim run`, their result.csv, scenarios), in any order; without one the logs say which."
+            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - for standard input) and "
+            "predictions (folders of `commsim run`, their result.csv, scenarios); without one the logs say which."
         ),
     ],
     on: Annotated[
@@ -78,7 +79,12 @@ def compare(
     if predictions and on is not None:
         raise typer.BadParameter("found it beside a prediction, which names its machine", param_hint="--on")
     paired, said = _paired(predictions, measured, on)
-    compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in paired), said)
+    with stages_bar(json_output) as show:
+        results = [
+            judged(p, verdict, what_if, partial(show, f"causes of {verdict.comparison.measured.name}"))
+            for p, verdict in paired
+        ]
+    compared = Compared(tuple(results), said)
     folder = out or paired[0][0].folder
     written = []
     plot = plot and (out is not None or bool(predictions))  # a log alone is answered, and nothing written unasked

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from commsim.accuracy.whatif import likely, predicted_curve, what_ifs
+from commsim.accuracy.causes import what_ifs
+from commsim.accuracy.whatif import likely, predicted_curve
 from commsim.cli import app
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve
+from commsim.report.verdict import indistinct
 from commsim.scenario.load import load_scenarios
 
 SCENARIO = """
@@ -124,7 +126,7 @@ def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     result = compare(scenario, log, "--json", "--no-plot")
     verdict = json.loads(result.stdout)["comparisons"][0]["verdict"]
     assert verdict["state"] == "slower"
-    assert "likely cause: one NIC of 8 in use (fits to 0 %)" in verdict["answer"]
+    assert "likely cause: one NIC of 8 in use (100 %, fits to 0 %)" in verdict["answer"]
     assert verdict["sizes"][-1]["verdict"].startswith("slower x")
 
 
@@ -167,9 +169,9 @@ def test_a_launch_mode_that_the_log_states_is_no_cause(scenario: Path) -> None:
     (one,) = load_scenarios(scenario)
     assert any("launch_mode" in option.cause for option in what_ifs(one))
     for launch in ("process_per_gpu", "thread_per_gpu"):
-        assert not any("launch_mode" in option.cause for option in what_ifs(one, launch))
+        assert not any("launch_mode" in option.cause for option in what_ifs(one, {"launch": launch}))
     (grouped,) = load_scenarios(scenario, ["library.launch_mode=one_process"])
-    assert not any("launch_mode" in option.cause for option in what_ifs(grouped, "process_per_node"))
+    assert not any("launch_mode" in option.cause for option in what_ifs(grouped, {"launch": "process_per_node"}))
 
 
 @pytest.mark.slow
@@ -196,10 +198,11 @@ def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
     measured = dataclasses.replace(
         curve, kind="measured", time_s=curve.time_s * noise, low_s=None, high_s=None, lower_bound_s=None
     )
-    found = [tried.cause for tried in likely(one, measured)]
-    # Without NVLink GPUs talk over PCIe, without peer to peer through their host: on this machine by the same ports.
-    pair = [w.cause for w in what_ifs(one) if "PCIe instead" in w.cause or "P2P" in w.cause]
-    assert found[0] == option.cause or (option.cause in pair and sorted(found[:2]) == sorted(pair))
+    # Some cannot be told apart on this machine: without NVLink GPUs talk over PCIe, without peer to peer through their
+    # host, by the same ports. What is as probable as the first is named beside it.
+    named = indistinct(likely(one, measured))
+    assert option.kind in {tried.kind for tried in named}
+    assert sum(tried.probability for tried in named) > 0.3
 
 
 def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:

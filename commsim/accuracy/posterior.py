@@ -1,0 +1,68 @@
+"""How probable each of some explanations makes a measured curve, by how far machines are from their predictions.
+
+An explanation is a predicted curve. In each band of sizes the median of ln(measured / predicted) is spread as on healthy
+machines (`Healthy.bands`, Student's t of two degrees of freedom), bands apart. A cause is predicted less well than a
+healthy machine: what it costs is off by a factor, alike in all bands, that is spread as on published degraded logs
+(`Healthy.degraded`). Kinds of explanations are equally probable before the curve is seen; one more is none of them, by
+which any factor is as likely.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.accuracy.healthy import BAND_ENDS, Healthy, healthy
+
+Float64 = npt.NDArray[np.float64]
+
+AS_PREDICTED = "as predicted"
+"""The kind of the prediction itself."""
+
+NONE_OF_THESE = -math.log(math.log(64.0) + math.log(4.0))
+"""Log density in a band of a cause that is none of those tried: from a quarter of the time to 64 times, alike."""
+
+
+def band_of(size_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The band of sizes (`BAND_ENDS`) that each size is in."""
+    return np.searchsorted(np.asarray(BAND_ENDS), size_bytes, side="left").astype(np.int64)
+
+
+def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy, cause: bool) -> float:
+    """Log density of a curve that is `off` its explanation, a `cause` or the prediction, by ln(measured / predicted)."""
+    band = band_of(size_bytes)
+    middles = [(known.bands[b], float(np.median(off[band == b]))) for b in np.unique(band)]
+    if not cause or known.degraded is None:
+        return sum(tail.log_density(x) for tail, x in middles)
+    factors = known.degraded.middle + known.degraded.scale * _FACTORS
+    logs = np.array([
+        known.degraded.log_density(f) + sum(tail.log_density(x - f) for tail, x in middles) for f in factors
+    ])  # fmt: skip
+    top = float(logs.max())
+    return top + math.log(float(np.trapezoid(np.exp(logs - top), factors)))
+
+
+_FACTORS = np.linspace(-8.0, 8.0, 161)
+"""Where the factor by which a cause is off is integrated over, in scales of its spread."""
+
+
+def posterior(
+    size_bytes: npt.NDArray[np.int64],
+    log_time: Float64,
+    explanations: Sequence[tuple[str, Float64]],
+    known: Healthy | None = None,
+) -> list[float]:
+    """The probability of each explanation, a kind and its log times; what lacks to 1 is that it is none of them."""
+    known = known or healthy()
+    of_kind = Counter(kind for kind, _ in explanations)
+    logs = [
+        log_likelihood(size_bytes, log_time - predicted, known, kind != AS_PREDICTED) - math.log(of_kind[kind])
+        for kind, predicted in explanations
+    ]
+    logs.append(NONE_OF_THESE * np.unique(band_of(size_bytes)).size)
+    weights = np.exp(np.asarray(logs) - max(logs))
+    return [float(p) for p in (weights / weights.sum())[:-1]]
