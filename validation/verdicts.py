@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from verdict_causes import degraded_offs, degraded_spread, named_causes, section
+from verdict_spread import tail_of
 
 from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, parts_of
 from commsim.accuracy.posterior import band_of
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
-from verdict_causes import degraded_offs, named_causes, section
-from verdict_spread import tail_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGE = CHECKOUT / "docs" / "accuracy-verdicts.md"
@@ -189,10 +189,13 @@ def yaml_of(known: Healthy) -> str:
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above.",
+        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of logs known",
+        "# to be, predicted with their cause, in the bands above 1 MiB.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
         "bands:",
         *(f"  - {_tail(s)}" for s in known.bands),
+        "degraded:",
+        *(f"  - {_tail(s)}" for s in known.degraded),
     ]
     return "\n".join(lines) + "\n"
 
@@ -203,12 +206,13 @@ def _tail(s: Tail) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Prints the table, and writes both files where asked to."""
-    of = logs()
-    print(table(of))
+    of, offs = logs(), degraded_offs()
+    known = known_without(of, None).model_copy(update={"degraded": degraded_spread(offs)})
+    causes = section(list(named_causes(known, offs)))
+    print(table(of), causes, sep="\n\n")
     if "--write" in words:
-        known = known_without(of, None)
         write_atomically(PATH, yaml_of(known))
-        write_atomically(PAGE, page(of))
+        write_atomically(PAGE, page(of) + "\n" + causes)
     return 0
 
 

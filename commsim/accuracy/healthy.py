@@ -66,7 +66,8 @@ class Tail(Frozen):
 class Healthy(Frozen):
     """By part of the sizes; `own_small` and `own_large`: a log of a machine against the middle of its other logs.
 
-    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause.
+    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause,
+    in the bands above 1 MiB.
     """
 
     small: Tail
@@ -74,7 +75,7 @@ class Healthy(Frozen):
     own_small: Tail | None = None
     own_large: Tail | None = None
     bands: tuple[Tail, ...] = ()
-    degraded: Tail | None = None
+    degraded: tuple[Tail, ...] = ()
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.causes import what_ifs
-from commsim.accuracy.healthy import Healthy
+from commsim.accuracy.healthy import LARGE_ABOVE, Healthy, healthy
 from commsim.accuracy.posterior import AS_PREDICTED, posterior
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
@@ -88,7 +88,9 @@ def likely(
             attempts.append(tried)
     progress(len(options), len(options))
     every = [own, *attempts]
-    chances = posterior(chosen, np.log(time), [(t.kind, np.log(t.time_s)) for t in every], known)
+    known = known or healthy()
+    rows = _telling(chosen, np.log(time / own.time_s), known)
+    chances = posterior(chosen[rows], np.log(time[rows]), [(t.kind, np.log(t.time_s[rows])) for t in every], known)
     own, *judged = (replace(t, probability=p) for t, p in zip(every, chances, strict=False))
     by_kind: dict[str, float] = {}
     for each in judged:
@@ -98,6 +100,21 @@ def likely(
     named = [t for t in judged if t.probability >= NAMED]
     return [*sorted(named, key=lambda t: -t.probability), own] if named else []
 
+
+def _telling(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy) -> npt.NDArray[np.bool_]:
+    """The sizes that tell causes apart: those above 1 MiB, where a curve is off there, else all.
+
+    Below, time is latency, of which a degraded path says little (validation/degraded).
+    """
+    large = size_bytes > LARGE_ABOVE
+    if not large.any():
+        return ~large
+    slow = known.large.above(float(np.median(off[large])))
+    return large if min(slow, 1.0 - slow) < _OFF else np.ones_like(large)
+
+
+_OFF = 0.05
+"""Share of healthy machines as slow, or as fast, from which down a curve is off."""
 
 _SAME = 1e-3
 """Relative change of a time that is none."""
