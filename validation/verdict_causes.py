@@ -17,12 +17,11 @@ from verdict_spread import tail_of
 
 from commsim.accuracy.healthy import LARGE_ABOVE, Healthy, Tail
 from commsim.accuracy.posterior import AS_PREDICTED, band_of
-from commsim.accuracy.whatif import likely
+from commsim.accuracy.whatif import indistinct, likely
 from commsim.document import Document
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.nccl.version import format_version
-from commsim.report.verdict import indistinct
 from commsim.scenario.load import check_document
 from commsim.scenario.schema import Scenario
 from study.case import Case

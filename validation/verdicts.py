@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import numpy as np
 from verdict_causes import degraded_offs, degraded_spread, named_causes, section
 from verdict_spread import tail_of
 
-from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, parts_of
+from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of
 from commsim.accuracy.posterior import band_of
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
@@ -107,10 +107,17 @@ def known_without(of: Sequence[Log], system: str | None) -> Healthy:
     return Healthy(**spreads, **own, bands=tuple(band_spread_of(rest, b) for b in range(len(BAND_ENDS) + 1)))
 
 
-def state(log: Log, known: Healthy, times: float = 1.0, above: int = 0) -> str:
-    """The verdict on a log, with its times multiplied: at large sizes alone, where `above` is not zero."""
+def state(
+    log: Log, known: Healthy, times: float = 1.0, above: int = 0, others: Mapping[str, float | None] | None = None
+) -> str:
+    """The verdict on a log, with its times multiplied: at large sizes alone, where `above` is not zero.
+
+    `others`: by part, the middle of the other logs of its machine, beside which it is judged.
+    """
     ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
     parts = list(parts_of(log.large, ratio, known))
+    if others is not None:
+        parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
     if any(p.is_slow for p in parts):
         return "slower"
     if any(p.is_fast for p in parts):
@@ -145,6 +152,14 @@ def table(of: Sequence[Log]) -> str:
         ("known to be degraded", [log for log in of if log.healthy == "no"], 1.0, 0),
     ):
         lines.append(f"| {name} | {rates(state(log, known[log.system], times, above) for log in those)} |")
+    beside_others = [log for log in yes if any(others_middle(of, log, part) is not None for part in PARTS)]
+    for times in (1.0, 1.5, 2.0):
+        name = "healthy, beside others of their machine" + (f", times x{times:g} at all sizes" if times > 1 else "")
+        states = (
+            state(log, known[log.system], times, 0, {part: others_middle(of, log, part) for part in PARTS})
+            for log in beside_others
+        )
+        lines.append(f"| {name} | {rates(states)} |")
     return "\n".join(lines)
 
 
@@ -176,6 +191,14 @@ Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong
 |---|--:|--:|--:|
 | above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
 | up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
+| above 1 MiB, against the other logs of the system | {known.own_large.systems} | {known.own_large.middle:+.3f} \
+| {known.own_large.scale:.3f} |
+| up to 1 MiB, against the other logs of the system | {known.own_small.systems} | {known.own_small.middle:+.3f} \
+| {known.own_small.scale:.3f} |
+
+Several logs of one machine are judged beside each other where that tells more: a log against the middle of the others
+that are as expected. It does for small messages. For large ones the logs of one system, of other nodes, collectives and
+settings, differ among each other as much as systems do, so they stay judged by these.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
 logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of
@@ -189,8 +212,8 @@ def yaml_of(known: Healthy) -> str:
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of logs known",
-        "# to be, predicted with their cause, in the bands above 1 MiB.",
+        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded",
+        "# logs, predicted with their cause, in the bands above 1 MiB.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
         "bands:",
         *(f"  - {_tail(s)}" for s in known.bands),

@@ -8,8 +8,8 @@ often a verdict is wrong). The heavy tail is theirs: most are within a tenth, so
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -92,6 +92,7 @@ class Sizes:
     sizes: int
     middle: float
     spread: Tail
+    own: bool = False  # the spread is that about this machine's other logs
 
     @property
     def as_slow(self) -> float:
@@ -117,6 +118,19 @@ class Sizes:
     def words(self) -> str:
         """Which sizes."""
         return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
+
+
+def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -> Sizes:
+    """A part held against the middles of other healthy logs of its machine, where that tells more than other machines.
+
+    Large messages of one machine's logs differ as much among each other as those of different machines: nodes,
+    collectives and settings are other ones.
+    """
+    own = getattr(known or healthy(), f"own_{part.name}")
+    if not others or own is None or own.scale >= part.spread.scale:
+        return part
+    about = Tail(middle=float(np.median(others)) + own.middle, scale=own.scale, systems=own.systems)
+    return replace(part, spread=about, own=True)
 
 
 def parts(comparison: Comparison, known: Healthy | None = None) -> list[Sizes]:

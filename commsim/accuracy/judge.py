@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
-from commsim.accuracy.whatif import Tried, likely, predicted_curve
+from commsim.accuracy.whatif import Tried, indistinct, likely, predicted_curve
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -122,3 +122,25 @@ def judged(
     if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
         return verdict, []
     return verdict, likely(source.scenario, verdict.comparison.measured, progress)
+
+
+def apart(source: CurveSource, verdict: Verdict, tried: Sequence[Tried]) -> str:
+    """The test that tells the two likeliest kinds of causes apart, in words; blank where one is named or none does."""
+    from commsim.accuracy.causes import what_ifs
+    from commsim.accuracy.next_test import next_test
+
+    if source.scenario is None:
+        return ""
+    kinds: dict[str, str] = {}
+    for each in indistinct(tried):
+        kinds.setdefault(each.kind, each.cause)
+    if len(kinds) < 2:
+        return ""
+    measured = verdict.comparison.measured
+    by_cause = {option.cause: option for option in what_ifs(source.scenario, measured.conditions)}
+    first, second = (by_cause[cause] for cause in list(kinds.values())[:2])
+    test = next_test(source.scenario, first, second)
+    names = f"{first.cause}, and {second.cause}"
+    if test is None:
+        return f"{measured.name}: no test of nccl-tests tells these apart: {names}"
+    return f"{measured.name}: to tell {names} apart: {test.words()}"

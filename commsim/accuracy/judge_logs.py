@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from commsim.accuracy.from_log import source_of
+from commsim.accuracy.healthy import beside
 from commsim.accuracy.judge import CurveSource, contradicted, pairs
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.which_machine import Ask, machines_for
@@ -29,6 +31,28 @@ def judge_logs(
         against = [f"the log contradicts the machine: {line}" for line in contradicted(source, curve)]
         lines = [*against, *machine.said, *(f"taken: {line}" for line in taken)]
         said += [f"{curve.name}: {line}" if several else line for line in lines]
+    paired = _beside_each_other(paired, [machine.name for machine in machines])
     # What a person must know first: that the log is of something else.
     unique = list(dict.fromkeys(said))
     return paired, tuple(sorted(unique, key=lambda line: "contradicts" not in line))
+
+
+def _beside_each_other(
+    paired: Sequence[tuple[CurveSource, Verdict]], machines: Sequence[str]
+) -> list[tuple[CurveSource, Verdict]]:
+    """The verdicts with every part held against those of the other logs of its machine that are as expected."""
+    healthy = [verdict.state == "as expected" for _, verdict in paired]
+
+    def others(i: int, name: str) -> list[float]:
+        return [
+            part.middle
+            for j, (_, verdict) in enumerate(paired)
+            if j != i and healthy[j] and machines[j] == machines[i]
+            for part in verdict.parts
+            if part.name == name
+        ]
+
+    return [
+        (source, replace(verdict, parts=tuple(beside(part, others(i, part.name)) for part in verdict.parts)))
+        for i, (source, verdict) in enumerate(paired)
+    ]

@@ -83,8 +83,9 @@ def likely(
     for i, option in enumerate(options):
         progress(i, len(options))
         tried = _try(option.change(scenario), measured, chosen, time, option.cause, option.kind)
-        # What changes nothing here explains nothing.
-        if tried is not None and not np.allclose(tried.time_s, own.time_s, rtol=_SAME):
+        # What changes nothing here explains nothing, and a form of a cause that does what another does is none.
+        like = [own, *(t for t in attempts if t.kind == option.kind)]
+        if tried is not None and not any(np.allclose(tried.time_s, t.time_s, rtol=_SAME) for t in like):
             attempts.append(tried)
     progress(len(options), len(options))
     every = [own, *attempts]
@@ -99,6 +100,11 @@ def likely(
         return []
     named = [t for t in judged if t.probability >= NAMED]
     return [*sorted(named, key=lambda t: -t.probability), own] if named else []
+
+
+def indistinct(tried: Sequence[Tried]) -> list[Tried]:
+    """The most probable cause, and those that a curve cannot tell from it: at least a third as probable."""
+    return [t for t in tried if t.cause != AS_PREDICTED and 3 * t.probability >= tried[0].probability]
 
 
 def _telling(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy) -> npt.NDArray[np.bool_]:
@@ -116,8 +122,8 @@ def _telling(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy) ->
 _OFF = 0.05
 """Share of healthy machines as slow, or as fast, from which down a curve is off."""
 
-_SAME = 1e-3
-"""Relative change of a time that is none."""
+_SAME = 0.01
+"""Relative change of a time that is none: nccl-tests prints three or four digits."""
 
 
 def _try(

@@ -60,6 +60,12 @@ def compare(
         str | None,
         typer.Option(help="Exit 1 where a verdict is one of these, with commas: slower, faster, wrong, unjudged."),
     ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the verdicts as JUnit for acceptance tests; what fails is --fail-on (default: slower,wrong)."
+        ),
+    ] = None,
     memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
@@ -70,7 +76,7 @@ def compare(
         _parse_only(files, json_output)
         return
     failing = _failing(fail_on)
-    from commsim.accuracy.judge import judged, sort_files
+    from commsim.accuracy.judge import apart, judged, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
     from commsim.report.verdict import comparison_csv, verdict_dict
@@ -84,7 +90,8 @@ def compare(
             judged(p, verdict, what_if, partial(show, f"causes of {verdict.comparison.measured.name}"))
             for p, verdict in paired
         ]
-    compared = Compared(tuple(results), said)
+        tests = [apart(p, *result) for (p, _), result in zip(paired, results, strict=True)]
+    compared = Compared(tuple(results), said, tuple(test for test in tests if test))
     folder = out or paired[0][0].folder
     written = []
     plot = plot and (out is not None or bool(predictions))  # a log alone is answered, and nothing written unasked
@@ -99,11 +106,20 @@ def compare(
         from commsim.report.page import html as page_text
 
         write_atomically(html, page_text(compared.page()))
+    if junit is not None:
+        from commsim.report.several_logs import junit as junit_text
+
+        write_atomically(junit, junit_text(compared.verdicts, failing or {"slower", "wrong"}))
     if json_output:
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
-        print_json({"said": list(said), "comparisons": comparisons})
+        print_json({"said": list(said), "tests": list(compared.tests), "comparisons": comparisons})
     else:
-        _say(compared, [source for source, _ in paired], written, folder, html)
+        _say(compared, [source for source, _ in paired], bool(predictions))
+        if written:
+            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+        for path in (html, junit):
+            if path is not None:
+                typer.echo(f"# wrote {path}")
     if any(verdict.state in failing for verdict, _ in compared.verdicts):
         raise typer.Exit(1)
 
@@ -140,10 +156,9 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 """What may be wrong with a curve, or with judging it."""
 
 
-def _say(
-    compared: Compared, predictions: list[CurveSource], written: list[Path], folder: Path, html: Path | None
-) -> None:
-    """Prints what comes first, the answers, then the tables."""
+def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> None:
+    """Prints what comes first, the answers, then the tables; of several logs without a scenario one table."""
+    from commsim.report.several_logs import logs_table, overall
     from commsim.report.verdict import verdict_table
     from commsim.scenario.fit import known_of
 
@@ -151,22 +166,26 @@ def _say(
         typer.echo(f"# {line}")
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
-    for line in compared.answer:
+    if not asked and len(compared.verdicts) > 1:
+        typer.echo(overall([verdict for verdict, _ in compared.verdicts]))
+    for line in (*compared.answer, *compared.tests):
         typer.echo(line)
+    if not asked and len(compared.verdicts) > 1:
+        typer.echo(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
+        typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")
+        return
     for verdict, tried in compared.verdicts:
         typer.echo(verdict_table(verdict, tried), nl=False)
-    if written:
-        typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
-    if html is not None:
-        typer.echo(f"# wrote {html}")
 
 
 def _paths(files: list[Path]) -> list[Path]:
     """The files; what is none may be the name of a shipped scenario."""
+    from commsim.measure.parsers import DASH
+
     paths, faults = [], []
     for path in files:
         try:
-            is_file = path.exists() or path.suffix not in ("", ".yaml", ".yml")
+            is_file = path == DASH or path.exists() or path.suffix not in ("", ".yaml", ".yml")
             paths.append(path if is_file else find_scenario(str(path)))
         except CommsimError as error:
             faults.append(f"{path}: no such file or folder, and {error}")

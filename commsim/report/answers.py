@@ -84,6 +84,7 @@ class Compared(Answered):
 
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
     said: tuple[str, ...] = ()  # what comes before the verdicts: the machine, contradictions, what was taken
+    tests: tuple[str, ...] = ()  # what tells causes apart that the curves do not
 
     @property
     def _comparisons(self) -> list[Comparison]:

@@ -13,7 +13,7 @@ from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.accuracy.healthy import RARE
 from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
-from commsim.accuracy.whatif import Tried
+from commsim.accuracy.whatif import Tried, indistinct
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
 from commsim.report.tables import csv_text, format_time_us
 from commsim.units import GIGA, microseconds
@@ -91,11 +91,6 @@ def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
     """The verdict in one line, with the causes that are most probable."""
     alike = indistinct(tried)[:MOST_CAUSES]
     return verdict.sentence(", or ".join(f"{t.cause} ({chance(t)}, {fit(t)})" for t in alike))
-
-
-def indistinct(tried: Sequence[Tried]) -> list[Tried]:
-    """The most probable cause, and those that a curve cannot tell from it: at least a third as probable."""
-    return [t for t in tried if t.cause != AS_PREDICTED and 3 * t.probability >= tried[0].probability]
 
 
 def chance(tried: Tried) -> str:

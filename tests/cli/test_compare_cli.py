@@ -13,11 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from commsim.accuracy.causes import what_ifs
-from commsim.accuracy.whatif import likely, predicted_curve
+from commsim.accuracy.whatif import indistinct, likely, predicted_curve
 from commsim.cli import app
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve
-from commsim.report.verdict import indistinct
 from commsim.scenario.load import load_scenarios
 
 SCENARIO = """
