@@ -141,7 +141,7 @@ def test_one_log_settles_the_machine_of_the_others(tmp_path: Path) -> None:
 def test_the_lines_of_nccl_name_the_network(tmp_path: Path) -> None:
     cards = " ".join(f"[{i}]mlx5_{i}:1/RoCE" for i in range(8))
     extra = [
-        f"a:100:200 [0] NCCL INFO NET/IB : Using {cards} [RO]; OOB eth0:10.0.0.1<0>",
+        f"a:1:2 [0] NCCL INFO NET/IB : Using {cards} [RO]; OOB eth0:10.0.0.1<0>",
         "NCCL version 2.21.5+cuda12.4",
     ]
     curve = curve_of(tmp_path, log_text(hosts=("a", "b"), extra=extra))
