@@ -72,8 +72,8 @@ def raw_logs() -> Iterator[tuple[Path, Truth]]:
     with (folder / "INDEX.csv").open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             if "algbw" in (folder / row["file"]).read_text(encoding="utf-8", errors="replace"):
-                numbers = [int(row[name]) if row[name].isdigit() else None for name in ("n_ranks", "n_nodes")]
-                yield folder / row["file"], Truth(*numbers, None, row["gpu"], None)
+                ranks, nodes = (int(row[name]) if row[name].isdigit() else None for name in ("n_ranks", "n_nodes"))
+                yield folder / row["file"], Truth(ranks, nodes, None, row["gpu"], None)
 
 
 def _of_case(case: Case) -> Truth:

@@ -102,9 +102,13 @@ def band_spread_of(of: Sequence[Log], band: int) -> Tail:
 def known_without(of: Sequence[Log], system: str | None) -> Healthy:
     """What healthy machines look like, one system left out."""
     rest = [log for log in of if log.system != system]
-    spreads = {part: spread_of(rest, part) for part in PARTS}
-    own = {f"own_{part}": own_spread_of(rest, part) for part in PARTS}
-    return Healthy(**spreads, **own, bands=tuple(band_spread_of(rest, b) for b in range(len(BAND_ENDS) + 1)))
+    return Healthy(
+        small=spread_of(rest, "small"),
+        large=spread_of(rest, "large"),
+        own_small=own_spread_of(rest, "small"),
+        own_large=own_spread_of(rest, "large"),
+        bands=tuple(band_spread_of(rest, band) for band in range(len(BAND_ENDS) + 1)),
+    )
 
 
 def state(

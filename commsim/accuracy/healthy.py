@@ -72,10 +72,10 @@ class Healthy(Frozen):
 
     small: Tail
     large: Tail
-    own_small: Tail | None = None
-    own_large: Tail | None = None
-    bands: tuple[Tail, ...] = ()
-    degraded: tuple[Tail, ...] = ()
+    own_small: Tail
+    own_large: Tail
+    bands: tuple[Tail, ...] = Field(min_length=4, max_length=4)
+    degraded: tuple[Tail, ...] = Field(default=(), max_length=2)
 
 
 @lru_cache(maxsize=1)
@@ -126,8 +126,8 @@ def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -
     Large messages of one machine's logs differ as much among each other as those of different machines: nodes,
     collectives and settings are other ones.
     """
-    own = getattr(known or healthy(), f"own_{part.name}")
-    if not others or own is None or own.scale >= part.spread.scale:
+    own: Tail = getattr(known or healthy(), f"own_{part.name}")
+    if not others or own.scale >= part.spread.scale:
         return part
     about = Tail(middle=float(np.median(others)) + own.middle, scale=own.scale, systems=own.systems)
     return replace(part, spread=about, own=True)

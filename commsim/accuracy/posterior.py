@@ -36,7 +36,7 @@ def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healt
     band = band_of(size_bytes)
     first = len(known.bands) - len(known.degraded)  # of the bands above 1 MiB
     tails = [*known.bands[:first], *known.degraded] if cause else known.bands
-    return sum(tails[b].log_density(float(np.median(off[band == b]))) for b in np.unique(band))
+    return math.fsum(tails[b].log_density(float(np.median(off[band == b]))) for b in np.unique(band))
 
 
 def posterior(

@@ -78,7 +78,7 @@ def likely(
     own = _try(scenario, measured, chosen, time, AS_PREDICTED, AS_PREDICTED)
     if own is None:
         return []
-    attempts = []
+    attempts: list[Tried] = []
     options = what_ifs(scenario, measured.conditions)
     for i, option in enumerate(options):
         progress(i, len(options))

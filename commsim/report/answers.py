@@ -96,7 +96,7 @@ class Compared(Answered):
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """A sentence for every pair: as expected, slower or faster, and the likely cause; of several an overall one."""
+        """A sentence for every pair: as expected, slower or faster, and the likely cause."""
         against = " (against {})" if len(self._predictions) > 1 else ""
         return tuple(answer_line(v, tried) + against.format(v.comparison.predicted.name) for v, tried in self.verdicts)
 
