@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from commsim.accuracy.causes import WhatIf
 from commsim.accuracy.whatif import predicted_curve
+from commsim.collectives.semantics import NCCL_TESTS, ROOTED
 from commsim.errors import CommsimError
 from commsim.measure.nccl_tests import PROGRAMS
-from commsim.units import format_bytes
+from commsim.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
 
-SIZES = (8, 1 << 20, 1 << 30)
-COLLECTIVES = ("all_reduce", "all_gather", "all_to_all", "send_recv")
+SIZES = tuple(parse_bytes(size) for size in ("8 B", "1 MiB", "1 GiB"))
+COLLECTIVES = tuple(name for name in NCCL_TESTS if name not in ROOTED)
 
 TELLS = 1.3
 """Least ratio of two predicted times by which a test is worth running: beyond what healthy machines differ by."""

@@ -1,8 +1,8 @@
 """How probable each of some explanations makes a measured curve, by how far machines are from their predictions.
 
 An explanation is a predicted curve. In each band of sizes the median of ln(measured / predicted) is as likely as on
-healthy machines (`Healthy.bands`: Student's t of two degrees of freedom), bands apart; above 1 MiB that of a cause as
-on published degraded logs against their simulated cause (`Healthy.degraded`), which are predicted less well. Kinds of
+healthy machines (`Healthy.bands`: Student's t of two degrees of freedom), bands apart; above 1 MiB, where a cause costs
+time, as on published degraded logs against their simulated cause (`Healthy.degraded`), predicted less well. Kinds of
 explanations are equally probable before the curve is seen; one more is none of them: any factor is as likely.
 """
 
@@ -31,12 +31,21 @@ def band_of(size_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.searchsorted(np.asarray(BAND_ENDS), size_bytes, side="left").astype(np.int64)
 
 
-def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy, cause: bool) -> float:
-    """Log density of a curve that is `off` a `cause`, or the prediction, by ln(measured / predicted), (rows,)."""
+def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, cost: Float64, known: Healthy) -> float:
+    """Log density of a curve that is `off` an explanation by ln(measured / predicted), (rows,).
+
+    `cost`: by what ln(time) of the explanation differs from the prediction. Where a cause costs nothing its times are as
+    sure as the prediction's.
+    """
     band = band_of(size_bytes)
     first = len(known.bands) - len(known.degraded)  # of the bands above 1 MiB
-    tails = [*known.bands[:first], *known.degraded] if cause else known.bands
-    return math.fsum(tails[b].log_density(float(np.median(off[band == b]))) for b in np.unique(band))
+    total = 0.0
+    for b in np.unique(band):
+        at, tail = band == b, known.bands[b]
+        if b >= first and abs(float(np.median(cost[at]))) > tail.scale:
+            tail = known.degraded[b - first]
+        total += tail.log_density(float(np.median(off[at])))
+    return total
 
 
 def posterior(
@@ -48,9 +57,10 @@ def posterior(
     """The probability of each explanation, a kind and its log times; what lacks to 1 is that it is none of them."""
     known = known or healthy()
     of_kind = Counter(kind for kind, _ in explanations)
+    own = next((times for kind, times in explanations if kind == AS_PREDICTED), np.full(len(log_time), -np.inf))
     logs = [
-        log_likelihood(size_bytes, log_time - predicted, known, kind != AS_PREDICTED) - math.log(of_kind[kind])
-        for kind, predicted in explanations
+        log_likelihood(size_bytes, log_time - times, times - own, known) - math.log(of_kind[kind])
+        for kind, times in explanations
     ]
     logs.append(NONE_OF_THESE * np.unique(band_of(size_bytes)).size)
     weights = np.exp(np.asarray(logs) - max(logs))

@@ -46,9 +46,16 @@ def test_every_size_is_of_one_band() -> None:
 def test_a_band_counts_once_however_many_sizes_it_has() -> None:
     many = np.repeat(SIZES, 5)
     off = np.log(np.array([1.1, 1.2, 1.3, 1.4]))
-    for cause in (False, True):
-        one = log_likelihood(SIZES, off, KNOWN, cause)
-        assert log_likelihood(many, np.repeat(off, 5), KNOWN, cause) == pytest.approx(one)
+    for cost in (0.0, 1.0):
+        one = log_likelihood(SIZES, off, np.full(4, cost), KNOWN)
+        assert log_likelihood(many, np.repeat(off, 5), np.full(20, cost), KNOWN) == pytest.approx(one)
+
+
+def test_a_cause_that_costs_nothing_is_as_sure_as_the_prediction() -> None:
+    off = np.full(4, 0.02)
+    free, dear = (log_likelihood(SIZES, off, np.full(4, cost), KNOWN) for cost in (0.0, 1.0))
+    assert free > dear
+    assert free == sum(tail.log_density(0.02) for tail in KNOWN.bands)
 
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=6), st.floats(-3, 3))

@@ -125,7 +125,7 @@ def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     result = compare(scenario, log, "--json", "--no-plot")
     verdict = json.loads(result.stdout)["comparisons"][0]["verdict"]
     assert verdict["state"] == "slower"
-    assert "likely cause: one NIC of 8 in use (100 %, fits to 0 %)" in verdict["answer"]
+    assert "likely cause: one NIC of 8 in use (" in verdict["answer"]
     assert verdict["sizes"][-1]["verdict"].startswith("slower x")
 
 
@@ -225,7 +225,9 @@ def test_small_messages_have_a_speed_too(scenario: Path, tmp_path: Path) -> None
         nbytes, _, _, busbw, _, slow, _, fast, *_ = row.split()
         assert float(busbw) == pytest.approx(1e-9 * int(nbytes) * 1.875 / seconds, rel=0.05)
         assert float(slow) < float(busbw) < float(fast)
-        assert row.index("as expected") == head.index("verdict")
+        # A band that reaches to half the speed holds a machine half as fast: nothing is judged by it.
+        said = "cannot judge" if float(slow) < 0.5 * float(busbw) else "as expected"
+        assert row.index(said) == head.index("verdict")
 
 
 def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
