@@ -34,17 +34,19 @@ def band_of(size_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, cost: Float64, known: Healthy) -> float:
     """Log density of a curve that is `off` an explanation by ln(measured / predicted), (rows,).
 
-    `cost`: by what ln(time) of the explanation differs from the prediction. Where a cause costs nothing its times are as
-    sure as the prediction's.
+    `cost`: by what ln(time) of the explanation differs from the prediction. Where a cause costs nothing its times are
+    as sure as the prediction's; where it does they are so, or as unsure as those of degraded logs, with equal odds.
     """
     band = band_of(size_bytes)
     first = len(known.bands) - len(known.degraded)  # of the bands above 1 MiB
     total = 0.0
     for b in np.unique(band):
         at, tail = band == b, known.bands[b]
+        x = float(np.median(off[at]))
+        logs = [tail.log_density(x)]
         if b >= first and abs(float(np.median(cost[at]))) > tail.scale:
-            tail = known.degraded[b - first]
-        total += tail.log_density(float(np.median(off[at])))
+            logs.append(known.degraded[b - first].log_density(x))
+        total += float(np.logaddexp.reduce(logs)) - math.log(len(logs))
     return total
 
 
