@@ -27,7 +27,7 @@ def overall(verdicts: Sequence[Verdict]) -> str:
 
 def logs_table(verdicts: Sequence[Verdict]) -> str:
     """A line for each log: what it measured, median measured / predicted time, verdict; ends with a newline."""
-    name_width = min(40, max(len(v.comparison.measured.name) for v in verdicts))
+    name_width = min(30, max(len(v.comparison.measured.name) for v in verdicts))
     lines = [f"# {'log':<{name_width}}  {'collective':<14}  {'ranks':>6}  {'sizes':<20}  {'>1 MiB':>7}  verdict"]
     for verdict in verdicts:
         measured, sizes = verdict.comparison.measured, verdict.comparison.size_bytes
