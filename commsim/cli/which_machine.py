@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import click
 import typer
 
 if TYPE_CHECKING:
@@ -20,8 +19,11 @@ def ask(question: Question) -> str | None:
     for line in question.lines():
         typer.echo(line, err=True)
     last = len(question.choices)
-    number = typer.prompt("Its number", type=click.IntRange(1, last), err=True)
-    return question.choices[int(number) - 1][0].name
+    number = 0
+    while not 1 <= number <= last:
+        text = typer.prompt(f"Its number, 1 to {last}", err=True)
+        number = int(text) if text.isascii() and text.isdigit() else 0
+    return question.choices[number - 1][0].name
 
 
 def _command() -> str:

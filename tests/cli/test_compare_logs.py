@@ -161,3 +161,32 @@ def test_a_flood_of_tables_is_refused(tmp_path: Path) -> None:
     path.write_text(written(tmp_path).read_text() * 200)
     done = compare(path)
     assert "found 200 measured tables, expected at most 128" in str(done.exception)
+
+
+def test_at_a_terminal_the_question_is_asked_until_it_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "two.log"
+    path.write_text(log_text(hosts=("a", "b"), times_us=times()))
+    said = at_a_terminal(["compare", str(path), "--no-what-if"], answers=["99", "x", "1"])
+    assert said.count("Its number, 1 to ") == 3
+    assert "machine: " in said
+    assert "two: " in said
+
+
+def at_a_terminal(words: list[str], answers: list[str]) -> str:
+    """What a command prints at a terminal where a person answers."""
+    pty = pytest.importorskip("pty")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["COLUMNS"] = "400"
+        os.execv(sys.executable, [sys.executable, "-m", "commsim", *words])
+    said, left = b"", list(answers)
+    try:
+        while chunk := os.read(terminal, 4096):
+            said += chunk
+            while left and said.count(b"Its number, 1 to ") > len(answers) - len(left):
+                os.write(terminal, f"{left.pop(0)}\n".encode())
+    except OSError:  # the terminal is gone with the command
+        pass
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    return said.decode(errors="replace")
