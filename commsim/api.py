@@ -71,13 +71,18 @@ def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequen
     return [run_scenario(one) for one in load_scenarios(find_scenario(str(scenario)), overrides)]
 
 
-def compare(prediction: Result | str | Path, *measured: str | Path, what_if: bool = True) -> Compared:
+def compare(
+    prediction: Result | str | Path, *measured: str | Path, what_if: bool = True, on: str | None = None
+) -> Compared:
     """Whether measured curves are as they should be: a result or a scenario against logs, tables or run folders.
 
-    A scenario is predicted at the measured sizes. With `what_if`, causes are looked for where a curve is not as
-    expected, by simulating them. Raises LogFormatError where a file cannot be read or fits no prediction.
+    A scenario is predicted at the measured sizes. Logs alone say what is predicted, on the machine that they leave or
+    that is named by `on`: a preset, or a file of a topology. With `what_if`, causes are looked for where a curve is not
+    as expected, by simulating them. Raises LogFormatError where a file cannot be read or fits no prediction, or where
+    logs leave several machines.
     """
-    from commsim.accuracy.judge import CurveSource, judged, pairs, sort_files
+    from commsim.accuracy.judge import CurveSource, contradicted, judged, pairs, sort_files
+    from commsim.accuracy.judge_logs import judge_logs
     from commsim.measure.parsers import read_measured
 
     if isinstance(prediction, Result):
@@ -86,7 +91,13 @@ def compare(prediction: Result | str | Path, *measured: str | Path, what_if: boo
     else:
         place = Path(prediction) if Path(prediction).exists() else find_scenario(str(prediction))
         sources, curves = sort_files([place, *map(Path, measured)])
-    return Compared(tuple(judged(source, verdict, what_if) for source, verdict in pairs(sources, curves)))
+    if sources:
+        paired = pairs(sources, curves)
+        against = [line for source, v in paired for line in contradicted(source, v.comparison.measured)]
+        said = tuple(dict.fromkeys(against))
+    else:
+        paired, said = judge_logs(curves, on, lambda question: None)
+    return Compared(tuple(judged(source, verdict, what_if) for source, verdict in paired), said)
 
 
 def cost(

@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from verdict_causes import degraded_offs, degraded_spread, named_causes, section
+from verdict_spread import tail_of
 
-from commsim.accuracy.healthy import LARGE_ABOVE, PATH, RARE, Healthy, Tail, parts_of
+from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of
+from commsim.accuracy.posterior import band_of
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
 
@@ -35,8 +38,13 @@ class Log:
     system: str
     healthy: str
     nodes: int
-    large: np.ndarray  # which sizes are
+    nbytes: np.ndarray
     ratio: np.ndarray
+
+    @property
+    def large(self) -> np.ndarray:
+        """Which sizes are."""
+        return self.nbytes > LARGE_ABOVE
 
     def middle(self, part: str) -> float | None:
         """The median of a part, None where it has no size."""
@@ -54,35 +62,66 @@ def _log(each: Scored) -> Log:
     assert each.log is not None
     ratio = np.log(each.log.time_s / each.outcomes["zero-shot"].seconds)
     case = each.case
-    return Log(case.slug, case.system, case.healthy, case.nodes, np.asarray(each.log.nbytes) > LARGE_ABOVE, ratio)
+    return Log(case.slug, case.system, case.healthy, case.nodes, np.asarray(each.log.nbytes), ratio)
 
 
 def spread_of(of: Sequence[Log], part: str) -> Tail:
-    """The likeliest Student t of two degrees of freedom; systems weigh alike."""
-    from scipy.optimize import minimize
+    """How healthy systems differ from the prediction."""
+    return tail_of([(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None])
 
-    known = [(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None]
-    count = Counter(system for system, _ in known)
-    x, weight = np.array([m for _, m in known]), np.array([1.0 / count[system] for system, _ in known])
 
-    def cost(at: np.ndarray) -> float:
-        z = (x - at[0]) / math.exp(at[1])
-        return float(np.sum(weight * (1.5 * np.log1p(z * z / 2.0) + at[1])))
+def own_spread_of(of: Sequence[Log], part: str) -> Tail:
+    """How a healthy log differs from the middle of the other healthy logs of its system, where there are some."""
+    return tail_of([
+        (log.system, m - middle)
+        for log in of
+        if log.healthy == "yes" and (m := log.middle(part)) is not None
+        if (middle := others_middle(of, log, part)) is not None
+    ])  # fmt: skip
 
-    best = minimize(cost, np.array([np.median(x), math.log(0.1)]), method="Nelder-Mead").x
-    return Tail(middle=round(float(best[0]), 4), scale=round(math.exp(float(best[1])), 4), systems=len(count))
+
+def others_middle(of: Sequence[Log], log: Log, part: str) -> float | None:
+    """The middle of the other healthy logs of a log's system, None where there is none."""
+    others = [
+        m for o in of if o.system == log.system and o is not log and o.healthy == "yes"
+        if (m := o.middle(part)) is not None
+    ]  # fmt: skip
+    return float(np.median(others)) if others else None
+
+
+def band_spread_of(of: Sequence[Log], band: int) -> Tail:
+    """How healthy systems differ from the prediction in a band of sizes."""
+    known = []
+    for log in of:
+        rows = log.ratio[band_of(log.nbytes) == band]
+        if log.healthy == "yes" and rows.size:
+            known.append((log.system, float(np.median(rows))))
+    return tail_of(known)
 
 
 def known_without(of: Sequence[Log], system: str | None) -> Healthy:
     """What healthy machines look like, one system left out."""
     rest = [log for log in of if log.system != system]
-    return Healthy(**{part: spread_of(rest, part) for part in PARTS})
+    return Healthy(
+        small=spread_of(rest, "small"),
+        large=spread_of(rest, "large"),
+        own_small=own_spread_of(rest, "small"),
+        own_large=own_spread_of(rest, "large"),
+        bands=tuple(band_spread_of(rest, band) for band in range(len(BAND_ENDS) + 1)),
+    )
 
 
-def state(log: Log, known: Healthy, times: float = 1.0, above: int = 0) -> str:
-    """The verdict on a log, with its times multiplied: at large sizes alone, where `above` is not zero."""
+def state(
+    log: Log, known: Healthy, times: float = 1.0, above: int = 0, others: Mapping[str, float | None] | None = None
+) -> str:
+    """The verdict on a log, with its times multiplied: at large sizes alone, where `above` is not zero.
+
+    `others`: by part, the middle of the other logs of its machine, beside which it is judged.
+    """
     ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
     parts = list(parts_of(log.large, ratio, known))
+    if others is not None:
+        parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
     if any(p.is_slow for p in parts):
         return "slower"
     if any(p.is_fast for p in parts):
@@ -117,6 +156,14 @@ def table(of: Sequence[Log]) -> str:
         ("known to be degraded", [log for log in of if log.healthy == "no"], 1.0, 0),
     ):
         lines.append(f"| {name} | {rates(state(log, known[log.system], times, above) for log in those)} |")
+    beside_others = [log for log in yes if any(others_middle(of, log, part) is not None for part in PARTS)]
+    for times in (1.0, 1.5, 2.0):
+        name = "healthy, beside others of their machine" + (f", times x{times:g} at all sizes" if times > 1 else "")
+        states = (
+            state(log, known[log.system], times, 0, {part: others_middle(of, log, part) for part in PARTS})
+            for log in beside_others
+        )
+        lines.append(f"| {name} | {rates(states)} |")
     return "\n".join(lines)
 
 
@@ -148,6 +195,14 @@ Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong
 |---|--:|--:|--:|
 | above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
 | up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
+| above 1 MiB, against the other logs of the system | {known.own_large.systems} | {known.own_large.middle:+.3f} \
+| {known.own_large.scale:.3f} |
+| up to 1 MiB, against the other logs of the system | {known.own_small.systems} | {known.own_small.middle:+.3f} \
+| {known.own_small.scale:.3f} |
+
+Several logs of one machine are judged beside each other where that tells more: a log against the middle of the others
+that are as expected. It does for small messages. For large ones the logs of one system, of other nodes, collectives and
+settings, differ among each other as much as systems do, so they stay judged by these.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
 logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of
@@ -155,20 +210,36 @@ those that are 1.5 times as slow.
 """
 
 
+def yaml_of(known: Healthy) -> str:
+    """What `commsim.accuracy.healthy` reads."""
+    spreads = {name: getattr(known, name) for name in ("small", "large", "own_small", "own_large")}
+    lines = [
+        "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
+        "log against",
+        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded",
+        "# logs, predicted with their cause, in the bands above 1 MiB.",
+        *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
+        "bands:",
+        *(f"  - {_tail(s)}" for s in known.bands),
+        "degraded:",
+        *(f"  - {_tail(s)}" for s in known.degraded),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tail(s: Tail) -> str:
+    return f"{{middle: {s.middle}, scale: {s.scale}, systems: {s.systems}}}"
+
+
 def main(words: Sequence[str]) -> int:
     """Prints the table, and writes both files where asked to."""
-    of = logs()
-    print(table(of))
+    of, offs = logs(), degraded_offs()
+    known = known_without(of, None).model_copy(update={"degraded": degraded_spread(offs)})
+    causes = section(list(named_causes(known, offs)))
+    print(table(of), causes, sep="\n\n")
     if "--write" in words:
-        known = known_without(of, None)
-        text = "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems.\n"
-        text += "".join(
-            f"{part}: {{middle: {s.middle}, scale: {s.scale}, systems: {s.systems}}}\n"
-            for part in ("small", "large")
-            for s in [getattr(known, part)]
-        )
-        write_atomically(PATH, text)
-        write_atomically(PAGE, page(of))
+        write_atomically(PATH, yaml_of(known))
+        write_atomically(PAGE, page(of) + "\n" + causes)
     return 0
 
 

@@ -8,8 +8,8 @@ often a verdict is wrong). The heavy tail is theirs: most are within a tenth, so
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,6 +25,9 @@ PATH = Path(__file__).with_name("healthy.yaml")
 
 LARGE_ABOVE = 1 << 20
 """Bytes from which on bandwidth decides."""
+
+BAND_ENDS = (32 << 10, 1 << 20, 64 << 20)
+"""Bytes up to which the bands of sizes reach by which causes are told apart; the last one is open."""
 
 RARE = {"large": 0.01, "small": 0.002}
 """Share of healthy machines that are as slow as what is called slower. Small messages depend on how ranks are
@@ -50,12 +53,29 @@ class Tail(Frozen):
         z = (x - self.middle) / self.scale
         return 0.5 - z / (2.0 * math.sqrt(2.0 + z * z))
 
+    def log_density(self, x: float) -> float:
+        """Log of the density at x.
+
+        >>> round(Tail(middle=0.0, scale=1.0, systems=9).log_density(0.0), 4)  # 1 / (2 sqrt 2)
+        -1.0397
+        """
+        z = (x - self.middle) / self.scale
+        return -1.5 * math.log1p(z * z / 2.0) - math.log(self.scale) - 1.5 * math.log(2.0)
+
 
 class Healthy(Frozen):
-    """By part of the sizes."""
+    """By part of the sizes; `own_small` and `own_large`: a log of a machine against the middle of its other logs.
+
+    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause,
+    in the bands above 1 MiB.
+    """
 
     small: Tail
     large: Tail
+    own_small: Tail
+    own_large: Tail
+    bands: tuple[Tail, ...] = Field(min_length=4, max_length=4)
+    degraded: tuple[Tail, ...] = Field(default=(), max_length=2)
 
 
 @lru_cache(maxsize=1)
@@ -72,6 +92,7 @@ class Sizes:
     sizes: int
     middle: float
     spread: Tail
+    own: bool = False  # the spread is that about this machine's other logs
 
     @property
     def as_slow(self) -> float:
@@ -97,6 +118,19 @@ class Sizes:
     def words(self) -> str:
         """Which sizes."""
         return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
+
+
+def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -> Sizes:
+    """A part held against the middles of other healthy logs of its machine, where that tells more than other machines.
+
+    Large messages of one machine's logs differ as much among each other as those of different machines: nodes,
+    collectives and settings are other ones.
+    """
+    own: Tail = getattr(known or healthy(), f"own_{part.name}")
+    if not others or own.scale >= part.spread.scale:
+        return part
+    about = Tail(middle=float(np.median(others)) + own.middle, scale=own.scale, systems=own.systems)
+    return replace(part, spread=about, own=True)
 
 
 def parts(comparison: Comparison, known: Healthy | None = None) -> list[Sizes]:

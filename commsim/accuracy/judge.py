@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
-from commsim.accuracy.whatif import Tried, likely, predicted_curve
+from commsim.accuracy.whatif import Tried, indistinct, likely, predicted_curve
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -39,8 +40,12 @@ class CurveSource:
         return {w.collective for w in self.scenario.collectives} if self.scenario else set()
 
 
+MOST_TABLES = 128
+"""Measured curves that one command judges: each is predicted."""
+
+
 def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
-    """Predictions and measured curves; every file that cannot be read is a fault."""
+    """Predictions, of which there may be none, and measured curves; every file that cannot be read is a fault."""
     predictions: list[CurveSource] = []
     measured: list[Curve] = []
     faults: list[str] = []
@@ -62,13 +67,20 @@ def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
                 predictions.append(CurveSource(path, folder, curve, scenario))
         except CommsimError as error:
             faults.append(str(error))
-    if not faults and not predictions:
-        faults = ["found no prediction, expected a folder that `commsim run` wrote, or a scenario file"]
-    elif not faults and not measured:
+    if len(measured) > MOST_TABLES and not faults:
+        faults = [f"found {len(measured):,} measured tables, expected at most {MOST_TABLES}; give fewer logs at a time"]
+    if not faults and not measured:
         faults = ["found predictions only, expected a measured curve as well: a log, a CSV table, or a folder"]
     if faults:
         raise LogFormatError("\n".join(faults))
     return predictions, measured
+
+
+def contradicted(source: CurveSource, curve: Curve) -> tuple[str, ...]:
+    """What the log of a curve says against the scenario that predicts it; nothing where a table alone does."""
+    from commsim.accuracy.contradictions import contradictions
+
+    return () if source.scenario is None else tuple(contradictions(source.scenario, curve))
 
 
 def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[CurveSource, Verdict]]:
@@ -91,7 +103,7 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
                 if line is not None:
                     verdicts.append((source, verdict(compare(line, curve), as_shipped=source.is_as_shipped)))
             except CommsimError as error:
-                reasons.append(str(error))
+                reasons += [str(error), *(f"{curve.name}: {line}" for line in contradicted(source, curve))]
         faults += reasons if not verdicts else []
         paired += verdicts
     if faults:
@@ -99,10 +111,36 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
     return paired
 
 
-def judged(source: CurveSource, verdict: Verdict, what_if: bool) -> tuple[Verdict, list[Tried]]:
+def judged(
+    source: CurveSource,
+    verdict: Verdict,
+    what_if: bool,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> tuple[Verdict, list[Tried]]:
     """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
-
     # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
     if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
         return verdict, []
-    return verdict, likely(source.scenario, verdict.comparison.measured)
+    return verdict, likely(source.scenario, verdict.comparison.measured, progress)
+
+
+def apart(source: CurveSource, verdict: Verdict, tried: Sequence[Tried]) -> str:
+    """The test that tells the two likeliest kinds of causes apart, in words; blank where one is named or none does."""
+    from commsim.accuracy.causes import what_ifs
+    from commsim.accuracy.next_test import next_test
+
+    if source.scenario is None:
+        return ""
+    kinds: dict[str, str] = {}
+    for each in indistinct(tried):
+        kinds.setdefault(each.kind, each.cause)
+    if len(kinds) < 2:
+        return ""
+    measured = verdict.comparison.measured
+    by_cause = {option.cause: option for option in what_ifs(source.scenario, measured.conditions)}
+    first, second = (by_cause[cause] for cause in list(kinds.values())[:2])
+    test = next_test(source.scenario, first, second)
+    names = f"{first.cause}, and {second.cause}"
+    if test is None:
+        return f"{measured.name}: no test of nccl-tests tells these apart: {names}"
+    return f"{measured.name}: to tell {names} apart: {test.words()}"

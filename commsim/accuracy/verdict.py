@@ -21,6 +21,9 @@ Float64 = npt.NDArray[np.float64]
 DEFAULT_BAND = 0.15
 """Either way, of a prediction that comes without a band."""
 
+WIDE = 2.0
+"""A band that reaches up to here holds a machine twice as slow as predicted: within it nothing is judged."""
+
 MOST = 0.75
 """Share of sizes within the band from which on a curve is as expected: the band itself holds eight of ten."""
 
@@ -57,7 +60,7 @@ class Verdict:
             return self._of_parts()
         slow, fast = np.count_nonzero(self.ratio > self.high), np.count_nonzero(self.ratio < self.low)
         if np.count_nonzero(self.within) >= MOST * self.comparison.n:
-            return "as expected"
+            return "unjudged" if np.median(self.high) >= WIDE else "as expected"
         return "slower" if slow >= fast else "faster"
 
     def _of_parts(self) -> str:
@@ -75,7 +78,7 @@ class Verdict:
     def of_size(self, i: int) -> str:
         """The verdict of one size."""
         if self.within[i]:
-            return "as expected"
+            return "as expected" if self.high[i] < WIDE else "cannot judge"
         factor = float(self.ratio[i])
         return f"slower x{factor:.2f}" if factor > 1 else f"faster x{1 / factor:.2f}"
 
@@ -97,6 +100,8 @@ class Verdict:
         )
 
     def _unjudged(self) -> str:
+        if not self.parts:
+            return f"cannot judge: {_WIDE_BAND}; give one number of this machine (library.measured), or other sizes"
         part = self.parts[0]
         return (
             f"cannot judge: x{np.exp(part.middle):.2f} {part.words}, where healthy machines differ so much that one "
@@ -126,10 +131,15 @@ class Verdict:
         )
 
 
+_WIDE_BAND = "within a band so wide that it holds a machine half as fast"
+
+
 def _share(part: Sizes) -> str:
     """How many healthy machines are like it, the rarer side."""
     share, how = min((part.as_slow, "slow"), (1.0 - part.as_slow, "fast"))
     percent = f"{100 * share:.2g}" if share >= 1e-3 else "fewer than 0.1"
+    if part.own:
+        return f"{percent} % of healthy logs are as {how} beside the others of their machine"
     return f"{percent} % of healthy machines are as {how}"
 
 

@@ -1,68 +1,41 @@
-"""What could make a machine slower than predicted: a few what-if simulations, and which of them fits a curve best."""
+"""What makes a machine slower or faster than predicted: what-if simulations, and how probable each makes a curve."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from commsim.accuracy.causes import what_ifs
+from commsim.accuracy.healthy import LARGE_ABOVE, Healthy, healthy
+from commsim.accuracy.posterior import AS_PREDICTED, posterior
 from commsim.errors import CommsimError
 from commsim.measure.records import Curve
-from commsim.nccl.plugins import PLUGINS, plugin_note
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
-    from commsim.topology.graph import Topology
 
 Float64 = npt.NDArray[np.float64]
 
 MOST_SIZES = 12
-FITS = 0.25
-"""Largest mean |ln(measured / predicted)| with which a cause is named at all."""
 
-AS_PREDICTED = "as predicted"
-
-BETTER = 0.6
-"""A cause must leave at most this part of the prediction's own error."""
-
-
-@dataclass(frozen=True)
-class WhatIf:
-    """A cause in words, and the value that it gives to a path of the scenario."""
-
-    cause: str
-    path: str
-    value: Any
-
-    def change(self, scenario: Scenario) -> Scenario:
-        """The scenario with the cause at work."""
-        other: Scenario = _with_value(scenario, self.path, self.value)
-        other._document, other._base_dir = scenario.document, scenario.base_dir
-        return other
-
-
-def _with_value(model: Any, path: str, value: Any) -> Any:
-    """A copy of a description with a value at a path; a block that was left out is begun."""
-    from commsim.topology.spec import CpuSpec, FabricSpec, NodeSpec, NvlinkSpec
-
-    blocks = {"cpu": CpuSpec, "fabric": FabricSpec, "node": NodeSpec, "nvlink": NvlinkSpec}
-    head, _, rest = path.partition(".")
-    if rest:
-        value = _with_value(getattr(model, head) or blocks[head](), rest, value)
-    return model.model_copy(update={head: value})
+NAMED = 0.05
+"""Least probability of a cause that is named."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A what-if's times at the sizes tried, and its mean |ln(measured / time)|."""
+    """A what-if's times at the sizes tried, its mean |ln(measured / time)|, and its probability among all tried."""
 
     cause: str
+    kind: str
     size_bytes: npt.NDArray[np.int64]
     time_s: Float64
     score: float
+    probability: float = 0.0
 
 
 def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], like: Curve | None = None) -> Curve:
@@ -86,116 +59,79 @@ def predicted_curve(scenario: Scenario, collective: str, sizes: Sequence[int], l
     return run(Prepared(one, build_topology(one), ())).items[0].curve()
 
 
-def likely(scenario: Scenario, measured: Curve) -> list[Tried]:
-    """What-ifs that fit a measured curve, best first; the prediction itself is the one called `AS_PREDICTED`.
+def likely(
+    scenario: Scenario,
+    measured: Curve,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    known: Healthy | None = None,
+) -> list[Tried]:
+    """What-ifs that make a measured curve probable, the most probable first, then the prediction (`AS_PREDICTED`).
 
-    Empty where nothing fits clearly better than the prediction does.
+    Empty where the prediction itself, or a cause that is none of those tried, is more probable than each of them.
+    `progress` is told how many of how many simulations are done; `known`: how far machines are from predictions, as
+    shipped where left out.
     """
     few = np.linspace(0, len(measured) - 1, min(MOST_SIZES, len(measured)))
     sizes = np.unique(np.round(few).astype(np.int64))
     chosen = measured.size_bytes[sizes]
     time = measured.time_s[sizes]
-    own = _try(scenario, measured, chosen, time, AS_PREDICTED)
+    own = _try(scenario, measured, chosen, time, AS_PREDICTED, AS_PREDICTED)
     if own is None:
         return []
-    attempts = [
-        tried
-        for option in what_ifs(scenario, measured.conditions.get("launch", ""))
-        if (tried := _try(option.change(scenario), measured, chosen, time, option.cause)) is not None
-    ]
-    good = sorted((t for t in attempts if t.score <= FITS and t.score <= BETTER * own.score), key=lambda t: t.score)
-    return [*good, own] if good else []
+    attempts: list[Tried] = []
+    options = what_ifs(scenario, measured.conditions)
+    for i, option in enumerate(options):
+        progress(i, len(options))
+        tried = _try(option.change(scenario), measured, chosen, time, option.cause, option.kind)
+        # What changes nothing here explains nothing, and a form of a cause that does what another does is none.
+        like = [own, *(t for t in attempts if t.kind == option.kind)]
+        if tried is not None and not any(np.allclose(tried.time_s, t.time_s, rtol=_SAME) for t in like):
+            attempts.append(tried)
+    progress(len(options), len(options))
+    every = [own, *attempts]
+    known = known or healthy()
+    rows = _telling(chosen, np.log(time / own.time_s), known)
+    chances = posterior(chosen[rows], np.log(time[rows]), [(t.kind, np.log(t.time_s[rows])) for t in every], known)
+    own, *judged = (replace(t, probability=p) for t, p in zip(every, chances, strict=False))
+    by_kind: dict[str, float] = {}
+    for each in judged:
+        by_kind[each.kind] = by_kind.get(each.kind, 0.0) + each.probability
+    if not judged or max(by_kind.values()) <= max(own.probability, 1.0 - sum(chances)):
+        return []
+    named = [t for t in judged if t.probability >= NAMED]
+    return [*sorted(named, key=lambda t: -t.probability), own] if named else []
 
 
-def _try(scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str) -> Tried | None:
+def indistinct(tried: Sequence[Tried]) -> list[Tried]:
+    """The most probable cause, and those that a curve cannot tell from it: at least a third as probable."""
+    return [t for t in tried if t.cause != AS_PREDICTED and 3 * t.probability >= tried[0].probability]
+
+
+def _telling(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy) -> npt.NDArray[np.bool_]:
+    """The sizes that tell causes apart: those above 1 MiB, where a curve is off there, else all.
+
+    Below, time is latency, of which a degraded path says little (validation/degraded).
+    """
+    large = size_bytes > LARGE_ABOVE
+    if not large.any():
+        return ~large
+    slow = known.large.above(float(np.median(off[large])))
+    return large if min(slow, 1.0 - slow) < _OFF else np.ones_like(large)
+
+
+_OFF = 0.05
+"""Share of healthy machines as slow, or as fast, from which down a curve is off."""
+
+_SAME = 0.01
+"""Relative change of a time that is none: nccl-tests prints three or four digits."""
+
+
+def _try(
+    scenario: Scenario, measured: Curve, sizes: npt.NDArray[np.int64], time: Float64, cause: str, kind: str
+) -> Tried | None:
     try:
         curve = predicted_curve(scenario, measured.collective, [int(n) for n in sizes], measured)
     except CommsimError:
         return None  # this machine cannot be changed so
     predicted = curve.seconds_at(sizes)
-    return Tried(cause, sizes, predicted, float(np.mean(np.abs(np.log(time / predicted)))))
-
-
-def what_ifs(scenario: Scenario, launch: str = "") -> list[WhatIf]:
-    """The causes worth trying for a scenario; those that its own environment decides already are left out.
-
-    `launch`: how the log says that its ranks were started; the other way is then no cause.
-    """
-    from commsim.scenario.setting import build_topology
-
-    topology = build_topology(scenario)
-    if scenario.library.name == "nccl":
-        return [*_launch(scenario, topology, launch), *_nccl_choices(scenario, topology), *_machine(scenario, topology)]
-    return _network(topology) + (_cores(topology) if scenario.library.name == "gloo" else [])
-
-
-_LAUNCHES = {
-    "one_process": "one process drives all GPUs of a node",
-    "process_per_gpu": "every GPU has a process or a thread of its own",
-}
-
-
-def _launch(scenario: Scenario, topology: Topology, logged: str) -> list[WhatIf]:
-    alike = {"process_per_node": "one_process", "thread_per_gpu": "process_per_gpu"}  # threads launch side by side
-    stated, logged = (alike.get(launch, launch) for launch in (scenario.library.launch_mode, logged))
-    (other,) = set(_LAUNCHES) - {stated}
-    if topology.ranks_per_node == 1 or logged == stated:
-        return []
-    words = f"{_LAUNCHES[other]}{', as the log says' if logged == other else ''}"
-    return [WhatIf(f"{words} (library.launch_mode={other})", "library.launch_mode", other)]
-
-
-def _nccl_choices(scenario: Scenario, topology: Topology) -> list[WhatIf]:
-    options = [
-        ("NCCL runs Ring (NCCL_ALGO=Ring, or a tuner plugin)", {"NCCL_ALGO": "Ring"}),
-        ("NCCL runs Tree (NCCL_ALGO=Tree, or a tuner plugin)", {"NCCL_ALGO": "Tree"}),
-        ("LL128 is off (NCCL_PROTO=^LL128)", {"NCCL_PROTO": "^LL128"}),
-        ("only Simple is used (NCCL_PROTO=Simple)", {"NCCL_PROTO": "Simple"}),
-        ("only LL is used (NCCL_PROTO=LL)", {"NCCL_PROTO": "LL"}),
-        ("few channels (NCCL_MAX_NCHANNELS=4)", {"NCCL_MAX_NCHANNELS": "4"}),
-        ("one channel (a tuner plugin without channels)", {"NCCL_MAX_NCHANNELS": "1"}),
-    ]
-    if topology.has_nvswitch and topology.gpu.sm >= 90:
-        options.append(("no reduction in the NVSwitch (NCCL_NVLS_ENABLE=0)", {"NCCL_NVLS_ENABLE": "0"}))
-    if topology.ranks_per_node > 1:
-        options.append(("GPUs of a node talk through host memory (NCCL_P2P_DISABLE=1)", {"NCCL_P2P_DISABLE": "1"}))
-    if topology.nodes > 1:
-        options.append(("no GPUDirect RDMA", {"NCCL_NET_GDR_LEVEL": "LOC"}))
-    set_already = scenario.library.env.keys()
-    causes = [
-        WhatIf(cause, "library.env", scenario.library.env | env)
-        for cause, env in options
-        if not env.keys() & set_already
-    ]
-    if plugin_note(topology, env=set_already):
-        cause = f"{PLUGINS[topology.plugin]} does not set its variables (fabric.plugin=none)"
-        causes.append(WhatIf(cause, "topology.fabric.plugin", "none"))
-    return causes
-
-
-def _machine(scenario: Scenario, topology: Topology) -> list[WhatIf]:
-    causes = _network(topology)
-    if topology.nodes > 1 and topology.network not in ("ethernet", "none"):
-        causes.append(WhatIf("TCP sockets instead of RDMA", "topology.fabric.network", "ethernet"))
-    if topology.nvlink_links and scenario.topology.groups is None:
-        causes.append(WhatIf("PCIe instead of NVLink", "topology.node.nvlink.kind", "none"))
-    return causes
-
-
-def _network(topology: Topology) -> list[WhatIf]:
-    if topology.nodes < 2:
-        return []
-    half = topology.nic_bandwidth / 2
-    causes = [WhatIf("links of the network at half their rate", "topology.nic_bandwidth", half)]
-    nics = topology.nics_per_node
-    fewer = (
-        (1, f"one NIC of {nics} missing in every node", nics - 1),
-        (3, f"half of the {nics} NICs of a node", nics // 2),
-        (2, f"one NIC of {nics} in use", 1),
-    )
-    return causes + [WhatIf(cause, "topology.nics_per_node", n) for above, cause, n in fewer if nics > above]
-
-
-def _cores(topology: Topology) -> list[WhatIf]:
-    cores = topology.cpu.cores
-    return [WhatIf(f"one core instead of {cores}", "topology.cpu.cores", 1)] if cores > 1 else []
+    return Tried(cause, kind, sizes, predicted, float(np.mean(np.abs(np.log(time / predicted)))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import Json, Memory
-from commsim.cli.say import print_json
+from commsim.cli.say import print_json, stages_bar
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
     from commsim.accuracy.judge import CurveSource
+    from commsim.accuracy.verdict import Verdict
     from commsim.measure.assemble import NoRows
     from commsim.measure.records import Curve
     from commsim.report.answers import Compared
@@ -25,10 +27,19 @@ def compare(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Predictions (folders of `commsim run`, their result.csv, scenario files or shipped ones' names) "
-            "and measured curves (logs, CSV tables, folders of `commsim measure`), in any order."
+            help="Measured curves (logs, CSV tables, folders of `commsim measure`; - for standard input) and "
+            "predictions (folders of `commsim run`, their result.csv, scenarios); without one the logs say which."
         ),
     ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            help="Without a prediction: the machine of the logs, a preset, a topology file, NCCL's topology XML or a "
+            "saved `nvidia-smi topo -m` (default: as the logs name it).",
+        ),
+    ] = None,
     json_output: Json = False,
     parse_only: Annotated[
         bool, typer.Option("--parse-only", help="Only read the measured files and show what is in them.")
@@ -49,6 +60,12 @@ def compare(
         str | None,
         typer.Option(help="Exit 1 where a verdict is one of these, with commas: slower, faster, wrong, unjudged."),
     ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the verdicts as JUnit for acceptance tests; what fails is --fail-on (default: slower,wrong)."
+        ),
+    ] = None,
     memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
@@ -59,15 +76,25 @@ def compare(
         _parse_only(files, json_output)
         return
     failing = _failing(fail_on)
-    from commsim.accuracy.judge import judged, pairs, sort_files
+    from commsim.accuracy.judge import apart, judged, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
     from commsim.report.verdict import comparison_csv, verdict_dict
 
     predictions, measured = sort_files(_paths(files))
-    folder = out or predictions[0].folder
-    compared = Compared(tuple(judged(p, verdict, what_if) for p, verdict in pairs(predictions, measured)))
+    if predictions and on is not None:
+        raise typer.BadParameter("found it beside a prediction, which names its machine", param_hint="--on")
+    paired, said = _paired(predictions, measured, on)
+    with stages_bar(json_output) as show:
+        results = [
+            judged(p, verdict, what_if, partial(show, f"causes of {verdict.comparison.measured.name}"))
+            for p, verdict in paired
+        ]
+        tests = [apart(p, *result) for (p, _), result in zip(paired, results, strict=True)]
+    compared = Compared(tuple(results), said, tuple(test for test in tests if test))
+    folder = out or paired[0][0].folder
     written = []
+    plot = plot and (out is not None or bool(predictions))  # a log alone is answered, and nothing written unasked
     if out is not None or plot:
         folder.mkdir(parents=True, exist_ok=True)
         written.append(
@@ -79,13 +106,41 @@ def compare(
         from commsim.report.page import html as page_text
 
         write_atomically(html, page_text(compared.page()))
+    if junit is not None:
+        from commsim.report.several_logs import junit as junit_text
+
+        write_atomically(junit, junit_text(compared.verdicts, failing or {"slower", "wrong"}))
     if json_output:
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
-        print_json({"comparisons": comparisons})
+        print_json({"said": list(said), "tests": list(compared.tests), "comparisons": comparisons})
     else:
-        _say(compared, predictions, written, folder, html)
+        _say(compared, [source for source, _ in paired], bool(predictions))
+        if written:
+            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+        for path in (html, junit):
+            if path is not None:
+                typer.echo(f"# wrote {path}")
     if any(verdict.state in failing for verdict, _ in compared.verdicts):
         raise typer.Exit(1)
+
+
+def _paired(
+    predictions: list[CurveSource], measured: list[Curve], on: str | None
+) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
+    """The verdicts, and what is said before them: contradictions, and of logs alone the machine and what was taken."""
+    from commsim.accuracy.judge import contradicted, pairs
+    from commsim.accuracy.judge_logs import judge_logs
+    from commsim.cli.which_machine import ask
+
+    if not predictions:
+        return judge_logs(measured, on, ask)
+    paired = pairs(predictions, measured)
+    against = [
+        f"{verdict.comparison.measured.name} contradicts {verdict.comparison.predicted.name}: {line}"
+        for source, verdict in paired
+        for line in contradicted(source, verdict.comparison.measured)
+    ]
+    return paired, tuple(dict.fromkeys(against))
 
 
 def _failing(words: str | None) -> set[str]:
@@ -101,31 +156,36 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 """What may be wrong with a curve, or with judging it."""
 
 
-def _say(
-    compared: Compared, predictions: list[CurveSource], written: list[Path], folder: Path, html: Path | None
-) -> None:
-    """Prints the answers, then the tables."""
+def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> None:
+    """Prints what comes first, the answers, then the tables; of several logs without a scenario one table."""
+    from commsim.report.several_logs import logs_table, overall
     from commsim.report.verdict import verdict_table
     from commsim.scenario.fit import known_of
 
+    for line in compared.said:
+        typer.echo(f"# {line}")
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
-    for line in compared.answer:
+    if not asked and len(compared.verdicts) > 1:
+        typer.echo(overall([verdict for verdict, _ in compared.verdicts]))
+    for line in (*compared.answer, *compared.tests):
         typer.echo(line)
+    if not asked and len(compared.verdicts) > 1:
+        typer.echo(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
+        typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")
+        return
     for verdict, tried in compared.verdicts:
         typer.echo(verdict_table(verdict, tried), nl=False)
-    if written:
-        typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
-    if html is not None:
-        typer.echo(f"# wrote {html}")
 
 
 def _paths(files: list[Path]) -> list[Path]:
     """The files; what is none may be the name of a shipped scenario."""
+    from commsim.measure.parsers import DASH
+
     paths, faults = [], []
     for path in files:
         try:
-            is_file = path.exists() or path.suffix not in ("", ".yaml", ".yml")
+            is_file = path == DASH or path.exists() or path.suffix not in ("", ".yaml", ".yml")
             paths.append(path if is_file else find_scenario(str(path)))
         except CommsimError as error:
             faults.append(f"{path}: no such file or folder, and {error}")

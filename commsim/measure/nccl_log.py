@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from commsim.measure.assemble import NoRows, error
-from commsim.measure.gpu import version_of
-from commsim.measure.records import collective_name
+from commsim.measure.log_run import LogRun
 from commsim.measure.rows import ITEMSIZE, NOTHING, Group, LogTable, TableRow, group_is_sound, size_is_sound
-from commsim.nccl.version import format_version
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
@@ -28,18 +26,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _DTYPES = "|".join(sorted(ITEMSIZE, key=len, reverse=True))
 _ROW = re.compile(rf"(?<![^\s:>\]|])(\d{{1,20}})\s+(\d{{1,20}})\s+({_DTYPES})(?=\s)")
 _HEADER = re.compile(r"\bsize\s+count\s+type\s")
-_RANK = re.compile(
-    r"Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?Pid\s+(\d{1,10})\s+(?:on\s+(\S+)\s+)?device\s+\d+\s+\[[^\]]*\]\s*(.*)"
-)
-_TEST = re.compile(r"Collective test starting:\s*(\w+)")
-_COMMAND = re.compile(r"(?:^|[\s/])(\w+_perf)(?:_mpi)?\s+-|(?:^|[\s/])(\w+_perf)(?:_mpi)?\s*\\?$")
-_PROCESSES = re.compile(r"(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
-_THREADS = re.compile(r"nThread\s+(\d{1,5})\s+nGpus\s+(\d{1,5})\b")
-_NUMBERS = re.compile(r"(warmup iters|agg iters|iters|graph):\s*(\d+)")
-_TESTS_VERSION = re.compile(r"nccl-tests version\s+([\w.+-]+)")
-_LIBRARY = re.compile(r"nccl-library=(\d{4,6})\b")
-_VERSION = re.compile(r"(?:NCCL|RCCL) version\s*:?\s*v?(\d+\.\d+(?:\.\d+)?\S*)")
-_ENV = re.compile(r"\b((?:NCCL|RCCL)_[A-Z0-9_]+)(?:=(\S+)| set by environment to ([^\s.]+))")
 _FAILURE = re.compile(r"(Test (?:NCCL|CUDA) failure.*|(?:CUDA|NCCL) error.*|unhandled .* error.*)", re.IGNORECASE)
 _GROUP_COLUMNS = {"time", "cputime", "algbw", "busbw", "#wrong", "error", "i_min", "i_max", "i_p99", "i_cv%"}
 _NUMBER_WORD = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -55,26 +41,13 @@ class HeaderColumns:
     time_ends: list[int]
 
 
-@dataclass
-class _RunSoFar:
-    """What the log has said so far about the run whose table comes next."""
-
-    test: str | None = None
-    command: str | None = None
-    processes: int | None = None
-    per_process: int | None = None
-    ranks: dict[int, tuple[str, str, str, str]] = field(default_factory=dict)  # rank -> host, pid, group, GPU
-    conditions: dict[str, str] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
-
-
 def read_log(stream: TextIO, path: Path) -> list[LogTable]:
     """The tables of an nccl-tests text log, each with what the log says about its run.
 
     Raises LogFormatError where no header line or no row can be found; lines that look like rows but do not
     agree with their header or with themselves are counted in `skipped_lines`.
     """
-    run, tables, columns = _RunSoFar(), list[LogTable](), None
+    run, tables, columns = LogRun(), list[LogTable](), None
     failure, binary = "", False
     number = early = total = characters = 0
     for number, line in enumerate(_lines(stream), start=1):
@@ -92,7 +65,7 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
                 if tables:
                     tables[-1].skipped_lines += 1
             else:
-                _listen(run, line)
+                run.listen(line)
             continue
         rows, skipped = read_rows(line, number, columns)
         tables[-1].rows += rows
@@ -101,11 +74,13 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
         if total > _ROW_LIMIT:
             raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
         if not rows and not skipped:
-            _listen(run, line)
+            run.listen(line)
             match = _FAILURE.search(line)
             failure = failure or (match[1][:160] if match else "")
     if not tables:
         raise error(path, 1 if number else 0, _no_table(number, early, binary))
+    for table in tables:  # NCCL says what it uses when it starts, which may be below the header
+        table.conditions = run.network() | table.conditions
     if not any(row.size > 0 for table in tables for row in table.rows):
         lines = sum(table.skipped_lines for table in tables)
         why = f"; {lines} lines that look like rows do not agree with it" if lines else ""
@@ -238,54 +213,10 @@ def _looks_like_a_row(line: str) -> bool:
     return numbers >= 5 or (numbers >= 1 and all(_NUMBER_WORD.fullmatch(w) or w in ITEMSIZE for w in words))
 
 
-def _listen(run: _RunSoFar, line: str) -> None:
-    """Take what a line between the tables says about the run."""
-    if "Rank" in line and (rank := _RANK.search(line)):
-        if len(run.ranks) < 10**6:
-            run.ranks.setdefault(int(rank[1]), (rank[4] or "", rank[3], rank[2] or "0", rank[5].strip()[:80]))
-        return
-    if "nThread" in line and (match := _THREADS.search(line)):
-        run.per_process = int(match[1]) * int(match[2])
-        run.ranks = {}
-        for name, value in _NUMBERS.findall(line):
-            run.conditions[name.replace(" ", "_")] = value
-    if "_perf" in line:
-        if match := _TEST.search(line):
-            run.test = collective_name(match[1].removesuffix("_mpi"))
-        elif (match := _COMMAND.search(line)) and "concluded" not in line:
-            run.command = collective_name(match[1] or match[2])
-    if match := _PROCESSES.search(line.partition("_perf")[0]):  # behind it, -n is the number of iterations
-        run.processes = int(match[1])
-    for pattern, key in ((_TESTS_VERSION, "nccl_tests_version"), (_VERSION, "nccl_version")):
-        if match := pattern.search(line):
-            run.conditions[key] = match[1]
-    if (match := _LIBRARY.search(line)) and "nccl_version" not in run.conditions:
-        run.conditions["nccl_version"] = format_version(version_of(int(match[1])))
-    if "CCL_" in line and len(run.env) < 256:
-        for name, given, quoted in _ENV.findall(line):
-            run.env[name] = (given or quoted).strip("\"'")[:200]
-
-
-def _table(run: _RunSoFar, line: int, columns: HeaderColumns | None) -> LogTable:
-    conditions = dict(run.conditions)
-    if run.env:
-        conditions["env"] = " ".join(f"{k}={v}" for k, v in sorted(run.env.items()))
-    n_ranks = None
-    if run.ranks:
-        groups = {group for _, _, group, _ in run.ranks.values()}
-        n_ranks = max(len(run.ranks), max(run.ranks) + 1) // len(groups)
-        conditions["gpu_model"] = next(iter(run.ranks.values()))[3]
-    elif run.per_process is not None and run.processes is not None:
-        n_ranks = run.per_process * run.processes
-    if n_ranks is not None and len(run.ranks) >= n_ranks:  # a complete list
-        hosts = {host for host, _, _, _ in run.ranks.values() if host}
-        conditions["n_nodes"] = str(max(1, len(hosts)))
-        processes = {(host, pid) for host, pid, _, _ in run.ranks.values()}
-        conditions["launch"] = "one_process" if len(processes) == 1 and len(run.ranks) > 1 else "process_per_gpu"
-        if 1 < len(processes) < len(run.ranks):
-            conditions["launch"] = "process_per_node"
-    table = LogTable(line, collective=run.test or run.command, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
-    table.conditions = conditions
+def _table(run: LogRun, line: int, columns: HeaderColumns | None) -> LogTable:
+    n_ranks = run.n_ranks()
+    table = LogTable(line, collective=run.collective, n_ranks=n_ranks, ranks_from_lines=n_ranks is not None)
+    table.conditions = run.said()
     if columns is not None:
         table.has_redop, table.has_root = columns.has_redop, columns.has_root
     return table

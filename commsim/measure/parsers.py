@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import stat
+import sys
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from commsim.measure.assemble import Wanted, curves_of, error
 from commsim.measure.csv_tables import MEASURED_COLUMNS, read_measured_csv, read_result_csv
@@ -30,16 +33,45 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
     try:
         if path.is_dir():
             path = _table_of(path)
-        with path.open("rb") as raw:
+        with _opened(path) as raw:
+            path = STDIN if path == DASH else path
             start = raw.read(4096)
-        for magic, name in _PACKED.items():
-            if start.startswith(magic):
-                raise error(path, 1, f"{name} data, expected text; unpack it first")
-        encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
-        with path.open(encoding=encoding, errors="replace") as stream:
-            return _read(stream, path, wanted)
+            raw.seek(0)
+            for magic, name in _PACKED.items():
+                if start.startswith(magic):
+                    raise error(path, 1, f"{name} data, expected text; unpack it first")
+            encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
+            with io.TextIOWrapper(raw, encoding=encoding, errors="replace") as text:
+                return _read(text, path, wanted)
     except OSError as fault:
         raise error(path, 0, f"cannot be read: {fault.strerror or fault}") from None
+
+
+DASH = Path("-")
+"""Stands for standard input."""
+
+STDIN = Path("stdin")
+"""What its curves are called after."""
+
+_MOST_STREAMED = 64 << 20
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file, or what a pipe holds, which can be read again from its start; LogFormatError for devices and floods."""
+    if path != DASH:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.open("rb")
+        if not stat.S_ISFIFO(mode):
+            raise error(path, 0, "found a device, expected a file or a pipe")
+    if path == DASH:
+        content = sys.stdin.buffer.read(_MOST_STREAMED + 1)
+    else:
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_STREAMED + 1)
+    if len(content) > _MOST_STREAMED:
+        raise error(path, 0, f"found more than {_MOST_STREAMED >> 20} MiB in a pipe, expected a log; name a file")
+    return io.BytesIO(content)
 
 
 def _table_of(folder: Path) -> Path:

@@ -83,6 +83,8 @@ class Compared(Answered):
     """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
 
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
+    said: tuple[str, ...] = ()  # what comes before the verdicts: the machine, contradictions, what was taken
+    tests: tuple[str, ...] = ()  # what tells causes apart that the curves do not
 
     @property
     def _comparisons(self) -> list[Comparison]:
@@ -126,7 +128,7 @@ class Compared(Answered):
 
     def page(self) -> Page:
         """The page that `commsim compare --html` writes."""
-        return compare_page(self.verdicts, self._title())
+        return compare_page(self.verdicts, self._title(), self.said)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

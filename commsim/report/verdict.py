@@ -11,8 +11,9 @@ import numpy as np
 import commsim
 from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.accuracy.healthy import RARE
+from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
-from commsim.accuracy.whatif import AS_PREDICTED, Tried
+from commsim.accuracy.whatif import Tried, indistinct
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
 from commsim.report.tables import csv_text, format_time_us
 from commsim.units import GIGA, microseconds
@@ -83,11 +84,18 @@ def comparison_csv(comparisons: Iterable[Comparison]) -> str:
 Judged: TypeAlias = tuple[Verdict, Sequence[Tried]]
 
 
+MOST_CAUSES = 3
+
+
 def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
-    """The verdict in one line, with the what-if that fits best."""
-    # Causes that fit alike cannot be told apart by this curve.
-    alike = [t for t in tried if t.score <= 1.25 * tried[0].score and t.cause != AS_PREDICTED][:3]
-    return verdict.sentence(f"{', or '.join(t.cause for t in alike)} ({fit(tried[0])})" if tried else "")
+    """The verdict in one line, with the causes that are most probable."""
+    alike = indistinct(tried)[:MOST_CAUSES]
+    return verdict.sentence(", or ".join(f"{t.cause} ({chance(t)}, {fit(t)})" for t in alike))
+
+
+def chance(tried: Tried) -> str:
+    """How probable a what-if is, among all tried."""
+    return f"{100 * tried.probability:.0f} %"
 
 
 def fit(tried: Tried) -> str:
@@ -135,7 +143,7 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
     lines.append(summary_line(c))
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")
-    lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {fit(t)}" for t in tried]
+    lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {chance(t)}, {fit(t)}" for t in tried]
     return "\n".join([*lines, *remarks(c)]) + "\n"
 
 
@@ -158,12 +166,14 @@ def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
             }
             for i, size in enumerate(c.size_bytes)
         ],
-        "what_if": [{"cause": t.cause, "mean_log_error": t.score} for t in tried],
+        "what_if": [
+            {"cause": t.cause, "kind": t.kind, "probability": t.probability, "mean_log_error": t.score} for t in tried
+        ],
     }
 
 
-def compare_page(results: Sequence[Judged], title: str) -> Page:
-    """The page of verdicts with the what-ifs that were tried."""
+def compare_page(results: Sequence[Judged], title: str, said: Sequence[str] = ()) -> Page:
+    """The page of verdicts with the what-ifs that were tried; `said` comes before them."""
     comparisons = [verdict.comparison for verdict, _ in results]
     several = len({c.predicted.name for c in comparisons}) > 1
     answers = [
@@ -183,7 +193,7 @@ def compare_page(results: Sequence[Judged], title: str) -> Page:
         question="Is this bandwidth as it should be?" if len(results) == 1 else "Are these as they should be?",
         answer=tuple(answers),
         sections=tuple(sections),
-        warnings=tuple(_warnings(comparisons)),
+        warnings=(*said, *_warnings(comparisons)),
         provenance=f"{len(results)} comparison{'s' if len(results) != 1 else ''}.",
     )
 
@@ -216,9 +226,9 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     shown = len(columns) if c.interpolated.any() else len(columns) - 1
     parts: list[Part] = [table(columns[:shown], [row[:shown] for row in rows])]
     if tried:
-        text = "What-if simulations that fit this curve clearly better than the prediction, the best first:"
-        fits = [(t.cause, Cell(fit(t), t.score)) for t in tried]
-        parts += [Text(text), table(["what if", "how well it fits"], fits)]
+        text = "What-if simulations that make this curve more probable than the prediction does, the likeliest first:"
+        fits = [(t.cause, Cell(chance(t), t.probability), Cell(fit(t), t.score)) for t in tried]
+        parts += [Text(text), table(["what if", "probability", "how well it fits"], fits)]
     return parts
 
 
@@ -251,7 +261,10 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
         text = f"Where a prediction has no band of its own, {100 * DEFAULT_BAND:.0f} % either way is taken."
         parts.append(Text(text))
     if any(tried for _, tried in results):
-        text = "A cause is the what-if that fits best of those tried; it is a hint where to look, not a proof."
+        text = (
+            "A probability is that among the causes tried and none of them, each kind equally probable before: a "
+            "hint where to look, not a proof. docs/accuracy-verdicts.md counts how often the true cause is named."
+        )
         parts.append(Text(text))
     return parts
 

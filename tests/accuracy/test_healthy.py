@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from commsim.accuracy.healthy import RARE, Healthy, Tail, healthy, parts_of
 
-KNOWN = Healthy(small=Tail(middle=0.0, scale=0.13, systems=30), large=Tail(middle=0.0, scale=0.05, systems=30))
+SMALL, LARGE = (Tail(middle=0.0, scale=scale, systems=30) for scale in (0.13, 0.05))
+KNOWN = Healthy(small=SMALL, large=LARGE, own_small=SMALL, own_large=LARGE, bands=(SMALL, SMALL, LARGE, LARGE))
 
 
 @given(x=st.floats(-3, 3), middle=st.floats(-0.2, 0.2), scale=st.floats(0.01, 1.0))

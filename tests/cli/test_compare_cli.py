@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from commsim.accuracy.whatif import likely, predicted_curve, what_ifs
+from commsim.accuracy.causes import what_ifs
+from commsim.accuracy.whatif import indistinct, likely, predicted_curve
 from commsim.cli import app
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve
@@ -124,7 +125,7 @@ def test_one_nic_in_use_is_found(scenario: Path, tmp_path: Path) -> None:
     result = compare(scenario, log, "--json", "--no-plot")
     verdict = json.loads(result.stdout)["comparisons"][0]["verdict"]
     assert verdict["state"] == "slower"
-    assert "likely cause: one NIC of 8 in use (fits to 0 %)" in verdict["answer"]
+    assert "likely cause: one NIC of 8 in use (" in verdict["answer"]
     assert verdict["sizes"][-1]["verdict"].startswith("slower x")
 
 
@@ -167,9 +168,9 @@ def test_a_launch_mode_that_the_log_states_is_no_cause(scenario: Path) -> None:
     (one,) = load_scenarios(scenario)
     assert any("launch_mode" in option.cause for option in what_ifs(one))
     for launch in ("process_per_gpu", "thread_per_gpu"):
-        assert not any("launch_mode" in option.cause for option in what_ifs(one, launch))
+        assert not any("launch_mode" in option.cause for option in what_ifs(one, {"launch": launch}))
     (grouped,) = load_scenarios(scenario, ["library.launch_mode=one_process"])
-    assert not any("launch_mode" in option.cause for option in what_ifs(grouped, "process_per_node"))
+    assert not any("launch_mode" in option.cause for option in what_ifs(grouped, {"launch": "process_per_node"}))
 
 
 @pytest.mark.slow
@@ -196,10 +197,12 @@ def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
     measured = dataclasses.replace(
         curve, kind="measured", time_s=curve.time_s * noise, low_s=None, high_s=None, lower_bound_s=None
     )
-    found = [tried.cause for tried in likely(one, measured)]
-    # Without NVLink GPUs talk over PCIe, without peer to peer through their host: on this machine by the same ports.
-    pair = [w.cause for w in what_ifs(one) if "PCIe instead" in w.cause or "P2P" in w.cause]
-    assert found[0] == option.cause or (option.cause in pair and sorted(found[:2]) == sorted(pair))
+    # Some cannot be told apart on this machine: without NVLink GPUs talk over PCIe, without peer to peer through their
+    # host, by the same ports. What is nearly as probable as the first is named beside it.
+    tried = likely(one, measured)
+    named = {each.kind for each in indistinct(tried)} | set(list(dict.fromkeys(each.kind for each in tried))[:2])
+    assert option.kind in named
+    assert len(named) <= 6
 
 
 def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
@@ -223,7 +226,9 @@ def test_small_messages_have_a_speed_too(scenario: Path, tmp_path: Path) -> None
         nbytes, _, _, busbw, _, slow, _, fast, *_ = row.split()
         assert float(busbw) == pytest.approx(1e-9 * int(nbytes) * 1.875 / seconds, rel=0.05)
         assert float(slow) < float(busbw) < float(fast)
-        assert row.index("as expected") == head.index("verdict")
+        # A band that reaches to half the speed holds a machine half as fast: nothing is judged by it.
+        said = "cannot judge" if float(slow) < 0.5 * float(busbw) else "as expected"
+        assert row.index(said) == head.index("verdict")
 
 
 def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
@@ -244,7 +249,7 @@ def test_a_shipped_scenario_goes_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["log.csv"], "found no prediction"),
+        (["log.csv"], "which machine is this? The log names no GPU, only 16 ranks"),
         (["s.yaml"], "found predictions only"),
         (["s.yaml", "other.csv"], "measures broadcast, but"),
         (["s.yaml", "gone.log"], "No such file"),

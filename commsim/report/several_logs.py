@@ -1,0 +1,74 @@
+"""Verdicts on several logs at once: one table, an overall sentence, and JUnit for acceptance tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+from commsim.accuracy.verdict import Verdict
+from commsim.report.verdict import Judged, answer_line
+from commsim.units import format_bytes
+
+GRAVEST = ("wrong", "slower", "unjudged", "faster", "as expected")
+"""States of a verdict, the one that decides over others first."""
+
+
+def overall(verdicts: Sequence[Verdict]) -> str:
+    """The verdict on all of several logs: the gravest, and how many of them it is."""
+    count = Counter(verdict.state for verdict in verdicts)
+    state = next(s for s in GRAVEST if count[s])
+    words = {"wrong": "wrong data", "unjudged": "cannot judge"}.get(state, state)
+    rest = ", ".join(f"{count[s]} {s}" for s in GRAVEST if s != state and count[s])
+    return f"overall: {words}: {count[state]} of {len(verdicts)} logs" + (f" ({rest})" if rest else "")
+
+
+def logs_table(verdicts: Sequence[Verdict]) -> str:
+    """A line for each log: what it measured, median measured / predicted time, verdict; ends with a newline."""
+    name_width = min(30, max(len(v.comparison.measured.name) for v in verdicts))
+    lines = [f"# {'log':<{name_width}}  {'collective':<14}  {'ranks':>6}  {'sizes':<20}  {'>1 MiB':>7}  verdict"]
+    for verdict in verdicts:
+        measured, sizes = verdict.comparison.measured, verdict.comparison.size_bytes
+        name = measured.name if len(measured.name) <= name_width else f"...{measured.name[3 - name_width :]}"
+        span = f"{format_bytes(int(sizes[0]))} .. {format_bytes(int(sizes[-1]))}"
+        large = next((part for part in verdict.parts if part.name == "large"), None)
+        factor = "" if large is None else f"x{np.exp(large.middle):.2f}"
+        lines.append(
+            f"  {name:<{name_width}}  {measured.collective:<14}  {measured.n_ranks!s:>6}  {span:<20}  {factor:>7}  "
+            f"{verdict.state}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def junit(results: Sequence[Judged], failing: Collection[str]) -> str:
+    """A JUnit document with a test case for each log: a failure where its verdict is among `failing`.
+
+    What cannot be judged, and does not fail, is skipped.
+    """
+    states = [verdict.state for verdict, _ in results]
+    suite = ET.Element(
+        "testsuite",
+        name="commsim compare",
+        tests=str(len(results)),
+        failures=str(sum(state in failing for state in states)),
+        skipped=str(sum(state == "unjudged" and state not in failing for state in states)),
+    )
+    for verdict, tried in results:
+        measured = verdict.comparison.measured
+        case = ET.SubElement(suite, "testcase", classname=measured.collective, name=_printable(measured.name))
+        line = _printable(answer_line(verdict, tried))
+        if verdict.state in failing:
+            ET.SubElement(case, "failure", type=verdict.state, message=line)
+        elif verdict.state == "unjudged":
+            ET.SubElement(case, "skipped", message=line)
+        else:
+            ET.SubElement(case, "system-out").text = line
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Text without what XML cannot hold."""
+    return "".join(c if c.isprintable() or c == " " else "?" for c in text)

@@ -1,0 +1,192 @@
+"""`commsim compare LOG...` without a scenario: machine and verdict, questions, several logs, pipes, JUnit, floods."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from log_text import log_text
+from typer.testing import CliRunner, Result
+
+from commsim.accuracy.whatif import predicted_curve
+from commsim.cli import app
+from commsim.document.reading import parse_documents
+from commsim.errors import CommsimError
+from commsim.scenario.load import check_document
+
+SCENARIO = """
+name: One node
+topology: {preset: hgx-h100}
+library: {name: nccl, version: 2.26.2}
+workload: [{collective: all_reduce, sizes: 1 KiB .. 1 GiB x16}]
+"""
+RELEASE = ("NCCL version 2.26.2+cuda12.8",)
+SIZES = [1 << k for k in range(10, 31, 4)]
+
+
+def compare(*words: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["compare", *map(str, words)], input=stdin)
+
+
+def times(factor: float = 1.0) -> list[tuple[int, float]]:
+    """Times of one H100 node as predicted, in us."""
+    (document,) = parse_documents(SCENARIO, "one.yaml")
+    scenario, _ = check_document(document, Path())
+    assert scenario is not None
+    curve = predicted_curve(scenario, "all_reduce", SIZES)
+    return [(int(n), 1e6 * factor * t) for n, t in zip(curve.size_bytes, curve.time_s, strict=True)]
+
+
+def written(folder: Path, name: str = "log", factor: float = 1.0, **said: object) -> Path:
+    path = folder / f"{name}.log"
+    path.write_text(log_text(times_us=times(factor), extra=RELEASE, **said))  # type: ignore[arg-type]
+    return path
+
+
+def test_a_log_alone_has_a_verdict_after_what_was_assumed(tmp_path: Path) -> None:
+    done = compare(written(tmp_path))
+    assert done.exit_code == 0, done.output
+    first, second = done.stdout.splitlines()[:2]
+    assert first.startswith("# machine: hgx-h100, 1 node of 8 x H100 SXM5; ")
+    assert second.startswith("log: as expected: 6 of 6 sizes within the band, 1.00 times")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.log"]  # nothing is written unasked
+
+
+@pytest.mark.parametrize(("factor", "status", "state"), [(1.0, 0, "as expected"), (4.0, 1, "slower")])
+def test_ci_gets_status_json_and_junit(tmp_path: Path, factor: float, status: int, state: str) -> None:
+    report = tmp_path / "report.xml"
+    words = (written(tmp_path, factor=factor), "--fail-on", "slower,wrong,unjudged", "--no-what-if", "--json")
+    done = compare(*words, "--junit", report)
+    assert done.exit_code == status
+    verdict = json.loads(done.stdout)["comparisons"][0]["verdict"]
+    assert verdict["state"] == state
+    suite = ET.parse(report).getroot()
+    assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "1", str(status))
+    failure = suite.find("testcase/failure")
+    assert (failure is not None) == bool(status)
+    if failure is not None:
+        assert failure.get("type") == "slower"
+        assert failure.get("message") == verdict["answer"]
+
+
+def test_wrong_results_fail_in_junit_by_themselves(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    assert compare(written(tmp_path, wrong=3), "--junit", report).exit_code == 0
+    assert ET.parse(report).getroot().get("failures") == "1"
+
+
+def test_without_a_terminal_the_question_is_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "two.log"
+    path.write_text(log_text(hosts=("a", "b"), times_us=times()))
+    done = subprocess.run(
+        [sys.executable, "-m", "commsim", "compare", str(path)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "which machine is this? The log names NVIDIA H100 80GB HBM3 on 2 hosts, but not the network" in done.stderr
+    assert f"commsim compare {path} --on hgx-h100-ndr400" in done.stderr
+    assert done.stdout == ""
+    assert compare(path, "--on", "hgx-h100-ndr400", "--no-what-if").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [("hgx-h200", "no NIC that joins several"), ("hgx-h10", "did you mean"), ("gone.yaml", "gone.yaml")],
+)
+def test_a_machine_that_cannot_be_is_refused(tmp_path: Path, on: str, message: str) -> None:
+    path = tmp_path / "two.log"
+    path.write_text(log_text(hosts=("a", "b"), times_us=times()))
+    done = compare(path, "--on", on)
+    assert isinstance(done.exception, CommsimError)
+    assert message in str(done.exception)
+
+
+def test_another_gpu_than_asked_for_is_said_first(tmp_path: Path) -> None:
+    done = compare(written(tmp_path), "--on", "dgx-a100", "--no-what-if")
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("# the log contradicts the machine: the log is of NVIDIA H100 80GB HBM3, ")
+    assert first.endswith("the prediction of A100 SXM4")
+
+
+def test_contradictions_with_a_scenario_are_said_first(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(SCENARIO.replace("2.26.2", "2.18.5"))
+    done = compare(scenario, written(tmp_path, processes=False), "--no-plot", "--no-what-if")
+    lines = done.stdout.splitlines()[:2]
+    assert lines[0] == "# log contradicts One node: the log is of NCCL 2.26.2, the prediction of 2.18.5"
+    assert "one process for all GPUs of a node" in lines[1]
+
+
+def test_several_logs_are_one_table_and_an_overall_verdict(tmp_path: Path) -> None:
+    logs = [written(tmp_path, name, factor) for name, factor in (("one", 1.0), ("two", 1.02), ("three", 4.0))]
+    done = compare(*logs, "--no-what-if", "--fail-on", "slower")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert "overall: slower: 1 of 3 logs (2 as expected)" in lines
+    rows = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert rows == ["one", "two", "three"]
+    assert sum("machine: hgx-h100" in line for line in lines) == 1
+    assert all(len(line) <= 100 for line in lines if line.startswith("  "))
+
+
+def test_a_log_may_come_through_standard_input_or_a_pipe(tmp_path: Path) -> None:
+    text = written(tmp_path).read_text()
+    done = compare("-", "--no-what-if", stdin=text)
+    assert done.exit_code == 0, done.output
+    assert any(line.startswith("stdin: as expected") for line in done.stdout.splitlines())
+    read, write = os.pipe()
+    os.write(write, text.encode())
+    os.close(write)
+    piped = compare(f"/dev/fd/{read}", "--no-what-if")
+    os.close(read)
+    assert piped.exit_code == 0, piped.output
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_no_log(device: str) -> None:
+    done = compare(device)
+    assert "found a device, expected a file or a pipe" in str(done.exception)
+
+
+def test_a_flood_of_tables_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.log"
+    path.write_text(written(tmp_path).read_text() * 200)
+    done = compare(path)
+    assert "found 200 measured tables, expected at most 128" in str(done.exception)
+
+
+def test_at_a_terminal_the_question_is_asked_until_it_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "two.log"
+    path.write_text(log_text(hosts=("a", "b"), times_us=times()))
+    said = at_a_terminal(["compare", str(path), "--no-what-if"], answers=["99", "x", "1"])
+    assert said.count("Its number, 1 to ") == 3
+    assert "machine: " in said
+    assert "two: " in said
+
+
+def at_a_terminal(words: list[str], answers: list[str]) -> str:
+    """What a command prints at a terminal where a person answers."""
+    pty = pytest.importorskip("pty")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["COLUMNS"] = "400"
+        os.execv(sys.executable, [sys.executable, "-m", "commsim", *words])
+    said, left = b"", list(answers)
+    try:
+        while chunk := os.read(terminal, 4096):
+            said += chunk
+            while left and said.count(b"Its number, 1 to ") > len(answers) - len(left):
+                os.write(terminal, f"{left.pop(0)}\n".encode())
+    except OSError:  # the terminal is gone with the command
+        pass
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    return said.decode(errors="replace")
