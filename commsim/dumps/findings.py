@@ -1,0 +1,309 @@
+"""What is wrong in a job: who did not enter which collective, whose calls differ, what did not end, who is late."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from commsim.dumps.call import TOGETHER, Call
+from commsim.dumps.job import Job, Match
+from commsim.dumps.waits import RankTime, Wait
+
+Kind = Literal["dead", "mismatch", "missing", "stuck", "late", "slow"]
+"""In the order of their weight: an earlier one explains later ones."""
+
+KINDS: tuple[Kind, ...] = ("dead", "mismatch", "missing", "stuck", "late", "slow")
+LATE_SHARE = 0.05
+"""Of the time that the dumps cover: what a rank must cost the others to be called late, unless told otherwise."""
+
+_MOST_SHOWN = 8
+_NO_SIZES = ("all_to_all", "gather", "scatter", "barrier")
+"""Collectives whose ranks may have sizes of their own (flight_recorder/components/types.py of torch)."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: the ranks that cause it, the call, and a sentence that names both."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    group: str
+    sequence: int
+    operation: str
+    text: str
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-6, 9``."""
+    parts: list[str] = []
+    numbers = sorted(set(ranks))
+    at = 0
+    while at < len(numbers):
+        end = at
+        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
+            end += 1
+        parts.append(f"{numbers[at]}-{numbers[end]}" if end > at + 1 else ", ".join(map(str, numbers[at : end + 1])))
+        at = end + 1
+    shown = ", ".join(parts[:_MOST_SHOWN]) + (", ..." if len(parts) > _MOST_SHOWN else "")
+    return f"rank{'s' if len(numbers) != 1 else ''} {shown}"
+
+
+def findings_of(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], late_share: float) -> list[Finding]:
+    """All of a job, what explains the others first."""
+    by_group: dict[str, list[Match]] = defaultdict(list)
+    for match in job.matches:
+        by_group[match.group.name].append(match)
+    findings = [*_counted(job)]
+    for matches in by_group.values():
+        matches.sort(key=lambda m: m.sequence)
+        different = _mismatch(matches)
+        findings += different or (_missing(job, matches) if job.kind != "NCCL inspector" else [])
+        if not different:
+            findings += _stuck(matches)
+    findings = _roots_first(findings, by_group)
+    return findings + _late(job, waits, times, late_share)
+
+
+# -- calls that some ranks do not have ---------------------------------
+
+
+def _missing(job: Job, matches: Sequence[Match]) -> list[Finding]:
+    """Ranks whose last call of a group is behind that of others, or that have none."""
+    group = matches[0].group
+    last: dict[int, int] = {}
+    for match in matches:
+        for rank in match.calls:
+            last[rank] = max(last.get(rank, -1), match.sequence)
+    front = max(last.values())
+    behind: dict[int, list[int]] = defaultdict(list)
+    for rank in group.ranks or ():
+        if rank in job.ranks and last.get(rank, -1) < front:
+            behind[last.get(rank, -1)].append(rank)
+    findings = []
+    for past, ranks in sorted(behind.items()):
+        at = next(m for m in matches if m.sequence > past)
+        findings.append(_never_entered(job, at, ranks, past))
+    absent = [rank for rank in group.ranks or () if rank not in job.ranks]
+    open_calls = [m for m in matches if m.sequence == front and _unfinished(m.calls.values())]
+    if absent and open_calls and not findings:
+        at = open_calls[0]
+        text = (
+            f"{_of(at)} did not end, and there is no dump of {format_ranks(absent)}: it died, hangs outside of "
+            "collectives, or its file was not given"
+        )
+        findings.append(Finding("missing", tuple(absent), group.name, at.sequence, at.any.operation, text))
+    return findings
+
+
+def _never_entered(job: Job, at: Match, ranks: list[int], past: int) -> Finding:
+    others = [rank for rank in at.calls if rank not in ranks]
+    before = "it has no call of this group" if past < 0 else f"the last it entered is #{past}"
+    if len(ranks) > 1:
+        before = before.replace("it ", "they ").replace("has", "have")
+    text = f"{format_ranks(ranks)} never entered {_of(at)}, in which {format_ranks(others)} wait{'s' * (len(others) == 1)}"
+    if all(call.end_ns is not None for call in at.calls.values()):
+        verb = "has" if len(ranks) == 1 else "have"
+        text = (
+            f"{format_ranks(ranks)} {verb} no {_of(at)}, which {format_ranks(others)} left: skipped, "
+            "or the trace ends before"
+        )
+    return Finding("missing", tuple(ranks), at.group.name, at.sequence, at.any.operation, f"{text}; {before}")
+
+
+def _unfinished(calls: Iterable[Call]) -> bool:
+    return any(call.state in ("scheduled", "started") for call in calls)
+
+
+def _of(match: Match) -> str:
+    """The call as sentences name it."""
+    call, group = match.any, match.group
+    title = f"{group.name} ({group.title})" if group.title and group.title not in group.name else group.name
+    size = f" of {call.nbytes:,} B" if call.nbytes else ""
+    place = next((f" at {c.place}" for c in match.calls.values() if c.place), "")
+    return f"{match.name}{size} of group {title}{place}"
+
+
+# -- calls that differ ---------------------------------
+
+
+def _signature(call: Call) -> tuple[str, str, int]:
+    return call.operation, call.dtype, 0 if call.operation in _NO_SIZES else call.nbytes
+
+
+def _mismatch(matches: Sequence[Match]) -> list[Finding]:
+    """The first call of a group in which ranks do different things; later ones follow from it."""
+    for at, match in enumerate(matches):
+        kinds = Counter(_signature(call) for call in match.calls.values())
+        if len(kinds) > 1:
+            common = kinds.most_common(1)[0][0]
+            tie = list(kinds.values()).count(kinds[common]) > 1
+            other = [rank for rank, call in match.calls.items() if _signature(call) != common]
+            return [_different(matches[at:], match, other, common, tie)]
+    return []
+
+
+def _different(
+    matches: Sequence[Match], match: Match, ranks: list[int], common: tuple[str, str, int], tie: bool
+) -> Finding:
+    odd = match.calls[ranks[0]]
+    rest = [rank for rank in match.calls if rank not in ranks]
+    operation, dtype, nbytes = common
+    if odd.operation != operation:
+        said, expected = odd.operation, operation
+    elif odd.dtype != dtype:
+        said, expected = f"{odd.operation} of {odd.dtype or 'no type'}", dtype or "no type"
+    else:
+        said, expected = f"{odd.operation} of {odd.nbytes:,} B", f"{nbytes:,} B"
+    title = match.group.title and f" ({match.group.title})"
+    verb = "calls" if len(ranks) == 1 else "call"
+    text = (
+        f"{format_ranks(ranks)} {verb} {said} as #{match.sequence} of group {match.group.name}{title}, where "
+        f"{format_ranks(rest)} {'calls' if len(rest) == 1 else 'call'} {expected}"
+    )
+    if odd.place:
+        text += f" ({odd.place} against {match.calls[rest[0]].place})"
+    if not tie and odd.operation != operation:
+        text += _shifted(matches, ranks[0], rest[0])
+    blamed = tuple(sorted(match.calls)) if tie else tuple(ranks)
+    return Finding("mismatch", blamed, match.group.name, match.sequence, odd.operation, text)
+
+
+def _shifted(matches: Sequence[Match], rank: int, other: int) -> str:
+    """Whether a rank's calls are those of another one call earlier or later, in words."""
+    own = [_signature(m.calls[rank]) for m in matches if rank in m.calls][:16]
+    theirs = [_signature(m.calls[other]) for m in matches if other in m.calls][:16]
+    ahead, back = min(len(own), len(theirs) - 1), min(len(own) - 1, len(theirs))
+    if ahead > 0 and own[:ahead] == theirs[1 : ahead + 1]:
+        return f"; it skipped that {theirs[0][0]}: what it calls from there on is what the others call one later"
+    if back > 0 and own[1 : back + 1] == theirs[:back]:
+        return f"; that {own[0][0]} is one too many: what it calls after it is what the others call one earlier"
+    return ""
+
+
+# -- calls that did not end ---------------------------------
+
+
+def _stuck(matches: Sequence[Match]) -> list[Finding]:
+    """The first call that all ranks entered and some did not leave."""
+    for match in matches:
+        if not set(match.group.ranks or ()) <= match.calls.keys():
+            continue
+        states = {rank: call.state for rank, call in match.calls.items()}
+        inside = [rank for rank, state in states.items() if state in ("scheduled", "started")]
+        if not inside:
+            continue
+        queued = [rank for rank in inside if states[rank] == "scheduled"]
+        if queued and len(queued) < len(states) and any(state == "started" for state in states.values()):
+            text = (
+                f"the GPU of {format_ranks(queued)} has not begun {_of(match)}, in which others wait: work queued "
+                "before it on that GPU does not end"
+            )
+            return [Finding("stuck", tuple(queued), match.group.name, match.sequence, match.any.operation, text)]
+        running = [rank for rank in inside if states[rank] == "started"]
+        if running and len(inside) < len(states) and match.any.operation in TOGETHER:
+            text = f"{format_ranks(running)} did not leave {_of(match)}, which others left"
+            inside = running
+        elif len(inside) < len(states):
+            continue
+        else:
+            text = (
+                f"all ranks entered {_of(match)} and none left it: no rank is missing, so a link, a NIC or a GPU "
+                "is the cause (commsim doctor finds which), or the dump was taken while it ran"
+            )
+        return [Finding("stuck", tuple(inside), match.group.name, match.sequence, match.any.operation, text)]
+    return []
+
+
+def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]]) -> list[Finding]:
+    """Ranks that are missing since they wait elsewhere come after those that do not."""
+    waits_in: dict[int, Finding] = {}
+    for finding in findings:
+        if finding.kind == "missing":
+            for match in by_group.get(finding.group, ()):
+                if match.sequence == finding.sequence:
+                    waits_in |= dict.fromkeys(match.calls, finding)
+    ordered = []
+    for finding in findings:
+        inner = next((waits_in[r] for r in finding.ranks if r in waits_in and waits_in[r] is not finding), None)
+        if finding.kind == "missing" and inner is not None:
+            text = f"{finding.text}; it waits itself in {inner.operation} #{inner.sequence} of group {inner.group}"
+            finding = Finding(finding.kind, finding.ranks, finding.group, finding.sequence, finding.operation, text)  # noqa: PLW2901
+        ordered.append((KINDS.index(finding.kind), inner is not None, finding))
+    ordered.sort(key=lambda one: one[:2])
+    return [finding for _, _, finding in ordered]
+
+
+# -- reports that hold counts ---------------------------------
+
+
+def _counted(job: Job) -> list[Finding]:
+    findings = [
+        Finding("dead", (c.rank,), c.group, 0, "", f"rank {c.rank} of communicator {c.group}: {c.trouble} ({c.process})")
+        for c in job.counts
+        if c.trouble
+    ]
+    by: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    for count in job.counts:
+        if count.operation:
+            by[count.group, count.operation].append((count.launched, count.rank, count.process))
+    for (group, operation), counts in by.items():
+        front, least = max(counts)[0], min(counts)[0]
+        if front > least:
+            findings.append(_uneven(group, operation, counts, front))
+    return findings
+
+
+def _uneven(group: str, operation: str, counts: Sequence[tuple[int, int, str]], front: int) -> Finding:
+    ahead = [rank for launched, rank, _ in counts if launched == front and rank >= 0]
+    behind = [rank for launched, rank, _ in counts if launched < front and rank >= 0]
+    least = min(counts)[0]
+    if behind:
+        where = next(process for launched, rank, process in counts if rank == behind[0])
+        verb = "has" if len(behind) == 1 else "have"
+        text = (
+            f"{format_ranks(behind)} {verb} not launched {operation} #{front} of communicator {group}, which "
+            f"{format_ranks(ahead) if ahead else 'others'} launched; the furthest behind stands at {least} ({where})"
+        )
+    else:
+        unnamed = next(process for launched, rank, process in counts if launched < front)
+        text = (
+            f"{unnamed}, all but {format_ranks(ahead)}, have not launched {operation} #{front} of communicator {group}; "
+            f"they stand at {least}"
+        )
+    return Finding("missing", tuple(sorted(behind or ahead)), group, front, operation, text)
+
+
+# -- late ranks ---------------------------------
+
+
+def _late(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], share: float) -> list[Finding]:
+    """The ranks for which the others waited more than a share of the time that the dumps cover."""
+    span = covered_s(waits)
+    findings = []
+    for time in sorted(times, key=lambda t: -t.cost_s):
+        if not waits or time.cost_s <= share * span or not time.cost_s:
+            continue
+        worst = max((w for w in waits if w.last == time.rank), key=lambda w: w.cost_s)
+        host = f" on {job.hosts[time.rank]}" if job.hosts.get(time.rank) and len(set(job.hosts.values())) > 1 else ""
+        text = (
+            f"rank {time.rank}{host} came last into {time.times_last} of {len(waits)} collectives and cost the others "
+            f"{_ms(time.cost_s)} of {_ms(span)}; the worst is {_of(worst.match)}, {_ms(worst.cost_s)} late"
+        )
+        match = worst.match
+        findings.append(Finding("late", (time.rank,), match.group.name, match.sequence, match.any.operation, text))
+    return findings
+
+
+def covered_s(waits: Sequence[Wait]) -> float:
+    """Seconds from the first call to the last one's end; of durations alone, of all collectives one after another."""
+    starts = [start for wait in waits for start in wait.start_s.values()]
+    if not starts:
+        return sum(max(wait.waiting_s.values()) + (wait.transfer_s or 0) for wait in waits)
+    ends = (wait.start_s[wait.last] + (wait.transfer_s or 0) for wait in waits if wait.start_s)
+    return max(ends) - min(starts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"

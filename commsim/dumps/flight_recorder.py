@@ -1,0 +1,153 @@
+"""PyTorch's flight recorder: the last calls of each rank, as its JSON or as its pickle.
+
+Keys and their meaning: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, versions 2.0 to
+2.10 of the dump (torch 2.4 to 2.13). The rank is in the file's name alone. gloo records when a call was asked for and
+that it is over, not when; NCCL with timing on records how long it took.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, State, dtype_of, fault, operation_of, positive, whole
+from commsim.dumps.json_items import JsonItems
+from commsim.dumps.plain_pickle import MOST_BYTES, PickleFaultError, load_plain
+from commsim.dumps.rank_name import rank_of
+
+KIND = "flight recorder"
+_MESSAGES = ("send", "recv")
+_MOST_TENSORS = 100_000
+_MOST_RANKS = 1 << 20
+
+
+def read_flight_json(stream: TextIO, path: Path) -> Dump:
+    """The dump of a JSON file."""
+    items = JsonItems(stream, "entries", path)
+    rank = _rank(path)
+    calls, messages = _calls(items, rank, path)
+    return _dump(path, rank, calls, messages, items.rest)
+
+
+def read_flight_pickle(data: bytes, path: Path) -> Dump:
+    """The dump of a pickle, of which nothing is executed."""
+    if len(data) > MOST_BYTES:
+        raise fault(path, f"found a pickle of more than {MOST_BYTES >> 20} MiB")
+    try:
+        document = load_plain(data)
+    except PickleFaultError as error:
+        raise fault(path, f"{error}; expected a dump of PyTorch's flight recorder, which is plain data") from None
+    if not isinstance(document, dict) or not isinstance(document.get("entries"), list):
+        raise fault(path, "found a pickle without a list of entries, expected a dump of PyTorch's flight recorder")
+    rank = _rank(path)
+    calls, messages = _calls((e for e in document["entries"] if isinstance(e, dict)), rank, path)
+    return _dump(path, rank, calls, messages, document)
+
+
+def _rank(path: Path) -> int:
+    rank = rank_of(path)
+    if rank is None:
+        raise fault(path, "found no rank in the file's name, expected one such as nccl_trace_rank_3; dumps do not hold it")
+    return rank
+
+
+def _dump(path: Path, rank: int, calls: list[Call], messages: int, document: dict[Any, Any]) -> Dump:
+    version = str(document.get("version", ""))[:20]
+    notes = [] if version.startswith("2.") else [f"version {version!r} of the dump, expected 2.x: read as those"]
+    return Dump(
+        path, KIND, calls, _groups(document), ranks=(rank,), notes=tuple(notes), starts="enqueued", messages=messages
+    )
+
+
+def _groups(document: dict[Any, Any]) -> list[Group]:
+    config = document.get("pg_config")
+    groups = []
+    for name, about in list(config.items())[:100_000] if isinstance(config, dict) else ():
+        if isinstance(about, dict) and (ranks := listed_ranks(about.get("ranks"))):
+            groups.append(Group(str(name)[:80], str(about.get("desc", ""))[:80], ranks))
+    return groups
+
+
+def listed_ranks(value: Any) -> tuple[int, ...]:
+    """Ranks of a list, or of the text of one; empty where it is none or was cut short."""
+    if isinstance(value, str):
+        if re.fullmatch(r"\[[0-9, ]*\]", value) is None:
+            return ()
+        value = [int(word) for word in re.findall(r"[0-9]{1,9}", value)]
+    if not isinstance(value, (list, tuple)) or not all(whole(rank, _MOST_RANKS) is not None for rank in value):
+        return ()
+    return tuple(sorted({int(rank) for rank in value}))
+
+
+def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[list[Call], int]:
+    calls, messages, broken = [], 0, 0
+    for entry in entries:
+        name = str(entry.get("profiling_name", ""))[:100]
+        if entry.get("is_p2p") is True or operation_of(name).split(" ")[0] in _MESSAGES:
+            messages += 1
+        elif (call := _call(entry, name, rank)) is not None:
+            calls.append(call)
+        else:
+            broken += 1
+        if len(calls) > MOST_CALLS:
+            raise fault(path, f"found more than {MOST_CALLS:,} calls; cut the file")
+    if broken and broken >= len(calls):
+        raise fault(path, f"found {broken} entries without group, sequence or name, expected those of a flight recorder")
+    return calls, messages
+
+
+def _call(entry: dict[Any, Any], name: str, rank: int) -> Call | None:
+    sequence, group = whole(entry.get("collective_seq_id")), entry.get("process_group")
+    if sequence is None or not isinstance(group, (list, tuple)) or not group or not name:
+        return None
+    dtypes = entry.get("input_dtypes") or entry.get("output_dtypes")
+    dtype, width = dtype_of(dtypes[0]) if isinstance(dtypes, (list, tuple)) and dtypes else ("", 0)
+    created, milliseconds = whole(entry.get("time_created_ns")), positive(entry.get("duration_ms"))
+    return Call(
+        rank=rank,
+        group=str(group[0])[:80],
+        sequence=sequence,
+        operation=operation_of(name),
+        nbytes=width * max(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))),
+        dtype=dtype,
+        start_ns=created or None,
+        seconds=None if milliseconds is None else milliseconds / 1e3,
+        state=_state(entry),
+        place=_place(entry.get("frames")),
+    )
+
+
+def _state(entry: dict[Any, Any]) -> State:
+    state = entry.get("state")
+    if state == "completed":
+        return "completed"
+    if entry.get("retired") is True:
+        return "ended"
+    return "started" if state == "started" else "scheduled"
+
+
+def _elements(sizes: Any) -> int:
+    """Elements of all tensors together."""
+    total = 0
+    for dims in sizes[:_MOST_TENSORS] if isinstance(sizes, (list, tuple)) else ():
+        if not isinstance(dims, (list, tuple)) or len(dims) > 64:
+            return 0
+        count = 1
+        for dim in dims:
+            size = whole(dim, 1 << 48)
+            if size is None:
+                return 0
+            count = min(count * size, 1 << 62)
+        total += count
+    return min(total, 1 << 58)
+
+
+def _place(frames: Any) -> str:
+    """The innermost frame that is not of torch itself."""
+    for frame in frames[:200] if isinstance(frames, (list, tuple)) else ():
+        file = str(frame.get("filename", "")) if isinstance(frame, dict) else ""
+        if file and "/torch/" not in file and not file.startswith("<"):
+            return f"{Path(file[-200:]).name}:{whole(frame.get('line')) or 0}"
+    return ""
