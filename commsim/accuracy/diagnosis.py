@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from commsim.accuracy.expected import CallKind, kinds_of, slow_findings
-from commsim.dumps.findings import LATE_SHARE, Finding, covered_s, findings_of, format_ranks
+from commsim.dumps.finding import Finding, format_ranks
+from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, findings_of, late_findings
 from commsim.dumps.job import Job, job_of
 from commsim.dumps.reading import dumps_of
 from commsim.dumps.waits import Clock, RankTime, Wait, rank_times, waits_of
@@ -75,16 +76,16 @@ def diagnose(
     of the time that the dumps cover, the first collective of a recording apart.
     """
     job = job_of(dumps_of(paths, progress))
+    findings = findings_of(job)
     waits, clocks = waits_of(job)
+    waits = before_mismatch(waits, findings)
     kinds, warnings = kinds_of(job, waits, machine)
     judged = waits[1:] if len(waits) > 2 else waits
-    findings = findings_of(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
+    findings += late_findings(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
     return Diagnosis(job, waits, clocks, kinds, findings, machine, (*_notes(job, waits, clocks, findings), *warnings))
 
 
-def _notes(
-    job: Job, waits: Sequence[Wait], clocks: Sequence[Clock], findings: Sequence[Finding]
-) -> list[str]:
+def _notes(job: Job, waits: Sequence[Wait], clocks: Sequence[Clock], findings: Sequence[Finding]) -> list[str]:
     """What of the dumps limits what is said."""
     notes = list(job.notes)
     absent = sorted({rank for group in job.groups.values() for rank in group.ranks or ()} - set(job.ranks))
@@ -97,9 +98,13 @@ def _notes(
     if len(waits) > 2:
         notes.append("the first collective holds the start of the recording: nobody is called late for it")
     if any(wait.start_s for wait in waits) and job.enqueued:
-        notes.append("starts are when hosts asked for calls: a GPU may have begun them later")
+        notes.append(
+            "starts are when hosts asked for calls, by their own clocks: a GPU may have begun later, and clocks differ"
+        )
     if waits and not any(wait.start_s for wait in waits):
-        notes.append("waiting is told from durations: all ranks leave a collective together, the last is in it shortest")
+        notes.append(
+            "waiting is told from durations: all ranks leave a collective together, the last is in it shortest"
+        )
     if job.kind == "NCCL inspector":
         notes.append("the inspector writes finished calls only, and not all of them: a hang is not in its files")
     notes += [
@@ -110,5 +115,7 @@ def _notes(
     ]
     hosts = set(job.hosts.values())
     if len(job.ranks) > 1 and len(hosts) > 1 and not clocks and any(wait.start_s for wait in waits):
-        notes.append("the clocks of several hosts are taken as they are: too few ends of collectives to put them together")
+        notes.append(
+            "the clocks of several hosts are taken as they are: too few ends of collectives to put them together"
+        )
     return notes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from commsim.accuracy.verdict import DEFAULT_BAND
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.dumps.findings import Finding, format_ranks
+from commsim.dumps.finding import Finding, format_ranks
 from commsim.dumps.job import Job, Match
 from commsim.dumps.waits import Wait
 from commsim.errors import CommsimError, UnitError
@@ -66,10 +66,19 @@ def _kind(matches: Sequence[Match], waits: Sequence[Wait], model: _Machine | Non
     if not waits:
         durations = [d for m in matches for call in m.calls.values() if (d := call.duration_s) is not None]
         transfers = [min(durations)] if durations else []
-    waiting = (median(longest), max(longest)) if longest else (None, None)
     transfer = median(transfers) if transfers else None
-    known = (None, None, None, "") if model is None else model.expected(match)
-    return CallKind(match, len(matches), *waiting, transfer, *known)
+    expected_s, low_s, high_s, choice = (None, None, None, "") if model is None else model.expected(match)
+    return CallKind(
+        match,
+        calls=len(matches),
+        waiting_s=median(longest) if longest else None,
+        most_waiting_s=max(longest, default=None),
+        transfer_s=transfer,
+        expected_s=expected_s,
+        low_s=low_s,
+        high_s=high_s,
+        choice=choice,
+    )
 
 
 class _Machine:
@@ -121,17 +130,20 @@ class _Machine:
 
 
 def slow_findings(kinds: Sequence[CallKind]) -> list[Finding]:
-    """Kinds of calls that take longer than the band of what is expected, once all have entered; the worst first."""
+    """That calls take longer than the band of what is expected, once all have entered: the worst kind of them, and how
+    many others; empty where none does."""
     slow = [k for k in kinds if k.ratio and k.transfer_s and k.high_s and k.transfer_s > k.high_s]
-    slow.sort(key=lambda k: -(k.ratio or 0))
-    findings = []
-    for kind in slow:
-        match, call = kind.match, kind.match.any
-        assert kind.transfer_s and kind.expected_s and kind.high_s
-        text = (
-            f"{call.operation} of {format_bytes(call.nbytes)} in group {match.group.name} takes "
-            f"{format_time(kind.transfer_s)} once all have entered, {kind.ratio:.2f} times the expected "
-            f"{format_time(kind.expected_s)} (band up to {format_time(kind.high_s)})"
-        )
-        findings.append(Finding("slow", (), match.group.name, match.sequence, call.operation, text))
-    return findings
+    if not slow:
+        return []
+    worst = max(slow, key=lambda kind: kind.ratio or 0)
+    match, call = worst.match, worst.match.any
+    took, expected, high = (value or 0.0 for value in (worst.transfer_s, worst.expected_s, worst.high_s))
+    text = (
+        f"{call.operation} of {format_bytes(call.nbytes)} in group {match.group.name} takes "
+        f"{format_time(took)} once all have entered, {worst.ratio:.2f} times the expected "
+        f"{format_time(expected)} (band up to {format_time(high)})"
+    )
+    if len(slow) > 1:
+        judged = sum(kind.ratio is not None for kind in kinds)
+        text += f"; {len(slow)} of {judged} kinds of calls are slower than their band"
+    return [Finding("slow", (), match.group.name, match.sequence, call.operation, text)]

@@ -73,7 +73,7 @@ def dump(
 
 def _failing(words: str | None) -> set[str]:
     """The kinds of findings that make the command fail."""
-    from commsim.dumps.findings import KINDS
+    from commsim.dumps.finding import KINDS
 
     given = [word.strip() for word in words.split(",")] if words is not None else []
     if unknown := [word for word in given if word not in (*KINDS, ANYTHING)]:

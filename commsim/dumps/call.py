@@ -16,8 +16,10 @@ from commsim.errors import Fault, LogFormatError
 State = Literal["scheduled", "started", "completed", "ended"]
 """``ended``: over, but the format cannot say whether well (gloo's entries of a flight recorder)."""
 
-MOST_CALLS = 500_000
-"""Of one question."""
+MOST_CALLS = 200_000
+"""Of one file."""
+
+MOST_CALLS_OF_A_JOB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ _OPERATIONS = {
     "alltoallv": "all_to_all", "alltoallbase": "all_to_all", "alltoallsingle": "all_to_all",
     "alltoallvsingle": "all_to_all", "barrier": "barrier", "allreducebarrier": "barrier",
 }  # fmt: skip
-"""What torch 2.4 to 2.13 call collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp, ParamCommsUtils)."""
+"""What torch 2.4 to 2.13 call collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp)."""
 
 TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Which no rank leaves before all have entered."""

@@ -4,66 +4,39 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from commsim.dumps.call import TOGETHER, Call
+from commsim.dumps.counts import counted_findings
+from commsim.dumps.finding import KINDS, Finding, format_ranks
 from commsim.dumps.job import Job, Match
 from commsim.dumps.waits import RankTime, Wait
 
-Kind = Literal["dead", "mismatch", "missing", "stuck", "late", "slow"]
-"""In the order of their weight: an earlier one explains later ones."""
-
-KINDS: tuple[Kind, ...] = ("dead", "mismatch", "missing", "stuck", "late", "slow")
 LATE_SHARE = 0.05
 """Of the time that the dumps cover: what a rank must cost the others to be called late, unless told otherwise."""
 
-_MOST_SHOWN = 8
 _NO_SIZES = ("all_to_all", "gather", "scatter", "barrier")
 """Collectives whose ranks may have sizes of their own (flight_recorder/components/types.py of torch)."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: the ranks that cause it, the call, and a sentence that names both."""
-
-    kind: Kind
-    ranks: tuple[int, ...]
-    group: str
-    sequence: int
-    operation: str
-    text: str
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """``rank 3``, ``ranks 0-6, 9``."""
-    parts: list[str] = []
-    numbers = sorted(set(ranks))
-    at = 0
-    while at < len(numbers):
-        end = at
-        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
-            end += 1
-        parts.append(f"{numbers[at]}-{numbers[end]}" if end > at + 1 else ", ".join(map(str, numbers[at : end + 1])))
-        at = end + 1
-    shown = ", ".join(parts[:_MOST_SHOWN]) + (", ..." if len(parts) > _MOST_SHOWN else "")
-    return f"rank{'s' if len(numbers) != 1 else ''} {shown}"
-
-
-def findings_of(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], late_share: float) -> list[Finding]:
-    """All of a job, what explains the others first."""
+def findings_of(job: Job) -> list[Finding]:
+    """What is wrong with the calls of a job, what explains the others first; nothing of time."""
     by_group: dict[str, list[Match]] = defaultdict(list)
     for match in job.matches:
         by_group[match.group.name].append(match)
-    findings = [*_counted(job)]
+    findings = counted_findings(job.counts)
     for matches in by_group.values():
         matches.sort(key=lambda m: m.sequence)
         different = _mismatch(matches)
         findings += different or (_missing(job, matches) if job.kind != "NCCL inspector" else [])
         if not different:
             findings += _stuck(matches)
-    findings = _roots_first(findings, by_group)
-    return findings + _late(job, waits, times, late_share)
+    return _roots_first(findings, by_group)
+
+
+def before_mismatch(waits: Sequence[Wait], findings: Sequence[Finding]) -> list[Wait]:
+    """Those whose calls are the same ones: from a mismatch on, numbers of a group say nothing."""
+    limits = {f.group: f.sequence for f in findings if f.kind == "mismatch"}
+    return [wait for wait in waits if wait.match.sequence < limits.get(wait.match.group.name, wait.match.sequence + 1)]
 
 
 # -- calls that some ranks do not have ---------------------------------
@@ -81,12 +54,14 @@ def _missing(job: Job, matches: Sequence[Match]) -> list[Finding]:
     for rank in group.ranks or ():
         if rank in job.ranks and last.get(rank, -1) < front:
             behind[last.get(rank, -1)].append(rank)
+    open_calls = [m for m in matches if _unfinished(m.calls.values())]
     findings = []
     for past, ranks in sorted(behind.items()):
         at = next(m for m in matches if m.sequence > past)
+        if open_calls and open_calls[0].sequence < at.sequence and set(group.ranks or ()) <= open_calls[0].calls.keys():
+            continue  # hosts ask for calls ahead of time: the one that hangs is before, and all are in it
         findings.append(_never_entered(job, at, ranks, past))
     absent = [rank for rank in group.ranks or () if rank not in job.ranks]
-    open_calls = [m for m in matches if m.sequence == front and _unfinished(m.calls.values())]
     if absent and open_calls and not findings:
         at = open_calls[0]
         text = (
@@ -102,7 +77,9 @@ def _never_entered(job: Job, at: Match, ranks: list[int], past: int) -> Finding:
     before = "it has no call of this group" if past < 0 else f"the last it entered is #{past}"
     if len(ranks) > 1:
         before = before.replace("it ", "they ").replace("has", "have")
-    text = f"{format_ranks(ranks)} never entered {_of(at)}, in which {format_ranks(others)} wait{'s' * (len(others) == 1)}"
+    text = (
+        f"{format_ranks(ranks)} never entered {_of(at)}, in which {format_ranks(others)} wait{'s' * (len(others) == 1)}"
+    )
     if all(call.end_ns is not None for call in at.calls.values()):
         verb = "has" if len(ranks) == 1 else "have"
         text = (
@@ -210,7 +187,7 @@ def _stuck(matches: Sequence[Match]) -> list[Finding]:
         else:
             text = (
                 f"all ranks entered {_of(match)} and none left it: no rank is missing, so a link, a NIC or a GPU "
-                "is the cause (commsim doctor finds which), or the dump was taken while it ran"
+                "is the cause, or the dump was taken while it ran"
             )
         return [Finding("stuck", tuple(inside), match.group.name, match.sequence, match.any.operation, text)]
     return []
@@ -235,51 +212,11 @@ def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]
     return [finding for _, _, finding in ordered]
 
 
-# -- reports that hold counts ---------------------------------
-
-
-def _counted(job: Job) -> list[Finding]:
-    findings = [
-        Finding("dead", (c.rank,), c.group, 0, "", f"rank {c.rank} of communicator {c.group}: {c.trouble} ({c.process})")
-        for c in job.counts
-        if c.trouble
-    ]
-    by: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
-    for count in job.counts:
-        if count.operation:
-            by[count.group, count.operation].append((count.launched, count.rank, count.process))
-    for (group, operation), counts in by.items():
-        front, least = max(counts)[0], min(counts)[0]
-        if front > least:
-            findings.append(_uneven(group, operation, counts, front))
-    return findings
-
-
-def _uneven(group: str, operation: str, counts: Sequence[tuple[int, int, str]], front: int) -> Finding:
-    ahead = [rank for launched, rank, _ in counts if launched == front and rank >= 0]
-    behind = [rank for launched, rank, _ in counts if launched < front and rank >= 0]
-    least = min(counts)[0]
-    if behind:
-        where = next(process for launched, rank, process in counts if rank == behind[0])
-        verb = "has" if len(behind) == 1 else "have"
-        text = (
-            f"{format_ranks(behind)} {verb} not launched {operation} #{front} of communicator {group}, which "
-            f"{format_ranks(ahead) if ahead else 'others'} launched; the furthest behind stands at {least} ({where})"
-        )
-    else:
-        unnamed = next(process for launched, rank, process in counts if launched < front)
-        text = (
-            f"{unnamed}, all but {format_ranks(ahead)}, have not launched {operation} #{front} of communicator {group}; "
-            f"they stand at {least}"
-        )
-    return Finding("missing", tuple(sorted(behind or ahead)), group, front, operation, text)
-
-
 # -- late ranks ---------------------------------
 
 
-def _late(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], share: float) -> list[Finding]:
-    """The ranks for which the others waited more than a share of the time that the dumps cover."""
+def late_findings(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], share: float) -> list[Finding]:
+    """The ranks for which the others waited more than a share of the time that the dumps cover, the worst first."""
     span = covered_s(waits)
     findings = []
     for time in sorted(times, key=lambda t: -t.cost_s):

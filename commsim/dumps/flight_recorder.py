@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from sys import intern
 from typing import Any, TextIO
 
 from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, State, dtype_of, fault, operation_of, positive, whole
@@ -49,7 +50,9 @@ def read_flight_pickle(data: bytes, path: Path) -> Dump:
 def _rank(path: Path) -> int:
     rank = rank_of(path)
     if rank is None:
-        raise fault(path, "found no rank in the file's name, expected one such as nccl_trace_rank_3; dumps do not hold it")
+        raise fault(
+            path, "found no rank in the file's name, expected one such as nccl_trace_rank_3; dumps do not hold it"
+        )
     return rank
 
 
@@ -94,7 +97,9 @@ def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[li
         if len(calls) > MOST_CALLS:
             raise fault(path, f"found more than {MOST_CALLS:,} calls; cut the file")
     if broken and broken >= len(calls):
-        raise fault(path, f"found {broken} entries without group, sequence or name, expected those of a flight recorder")
+        raise fault(
+            path, f"found {broken} entries without group, sequence or name, expected those of a flight recorder"
+        )
     return calls, messages
 
 
@@ -107,7 +112,7 @@ def _call(entry: dict[Any, Any], name: str, rank: int) -> Call | None:
     created, milliseconds = whole(entry.get("time_created_ns")), positive(entry.get("duration_ms"))
     return Call(
         rank=rank,
-        group=str(group[0])[:80],
+        group=intern(str(group[0])[:80]),
         sequence=sequence,
         operation=operation_of(name),
         nbytes=width * max(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))),
@@ -149,5 +154,5 @@ def _place(frames: Any) -> str:
     for frame in frames[:200] if isinstance(frames, (list, tuple)) else ():
         file = str(frame.get("filename", "")) if isinstance(frame, dict) else ""
         if file and "/torch/" not in file and not file.startswith("<"):
-            return f"{Path(file[-200:]).name}:{whole(frame.get('line')) or 0}"
+            return intern(f"{Path(file[-200:]).name}:{whole(frame.get('line')) or 0}")
     return ""

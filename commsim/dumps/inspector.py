@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from sys import intern
 from typing import Any, TextIO
 
 from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, fault, positive, whole
@@ -43,7 +44,8 @@ def read_inspector(stream: TextIO, path: Path) -> Dump:
             raise fault(path, f"found more than {MOST_CALLS:,} calls; cut the file", number)
     if not calls:
         raise fault(path, f"found no call that can be read ({skipped} lines skipped)", 1)
-    groups = [Group(name, "", tuple(range(size))) for name, size in sizes.items()]
+    listed = sum(sizes.values()) <= _MOST_RANKS  # of a hostile file they are not written out
+    groups = [Group(name, "", tuple(range(size)) if listed else None) for name, size in sizes.items()]
     notes = [f"{skipped} lines cannot be read"] if skipped else []
     if len(groups) > 1:
         notes.append("ranks are those of each communicator: the same number may be another process in another one")
@@ -78,7 +80,7 @@ def _call(line: dict[str, Any]) -> tuple[Call, int] | None:
     start_ns, end_ns = _kernel_times(perf.get("event_trace_ts"))
     call = Call(
         rank=rank,
-        group=str(header.get("id", ""))[:40],
+        group=intern(str(header.get("id", ""))[:40]),
         sequence=sequence,
         operation=operation,
         nbytes=size * n_ranks if whole_array else size,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from commsim.dumps.call import MOST_CALLS, Call, Count, Dump, Group, fault
+from commsim.dumps.call import MOST_CALLS_OF_A_JOB, Call, Count, Dump, Group, fault
 from commsim.errors import LogFormatError
 
 DEFAULT_GROUP = "default_pg"
@@ -77,8 +77,10 @@ def job_of(dumps: Sequence[Dump]) -> Job:
     """The job of some dumps; LogFormatError where they are not those of one job."""
     _check(dumps)
     calls = [call for dump in dumps for call in dump.calls]
-    if len(calls) > MOST_CALLS:
-        raise LogFormatError(f"found {len(calls):,} calls in {len(dumps)} files, expected at most {MOST_CALLS:,}")
+    if len(calls) > MOST_CALLS_OF_A_JOB:
+        raise LogFormatError(
+            f"found {len(calls):,} calls in {len(dumps)} files, expected at most {MOST_CALLS_OF_A_JOB:,}"
+        )
     groups, notes = _groups(dumps), list(dict.fromkeys(note for dump in dumps for note in dump.notes))
     if not all(dump.named_groups for dump in dumps):
         calls, more = _numbered(calls, groups)
@@ -103,7 +105,9 @@ def _check(dumps: Sequence[Dump]) -> None:
     for dump in dumps:
         for rank in dump.ranks if dump.kind != "NCCL inspector" else ():  # whose files may share ranks
             if rank in owners:
-                raise fault(dump.path, f"found rank {rank}, which {owners[rank].path} has too; expected one file for each")
+                raise fault(
+                    dump.path, f"found rank {rank}, which {owners[rank].path} has too; expected one file for each"
+                )
             owners[rank] = dump
 
 
@@ -130,17 +134,19 @@ def _numbered(calls: Sequence[Call], groups: dict[str, Group]) -> tuple[list[Cal
     homes = {}
     for operation, ranks in callers.items():
         members = tuple(sorted(ranks))
-        known = listed.get(members) or next((g for r, g in listed.items() if set(r) > ranks and len(callers) == 1), None)
+        known = listed.get(members) or next(
+            (g for r, g in listed.items() if set(r) > ranks and len(callers) == 1), None
+        )
         name = known.name if known else f"of {len(members)} ranks"
-        homes[operation] = Group(f"{name}, {operation}", known.title if known else "", (known and known.ranks) or members)
+        homes[operation] = Group(
+            f"{name}/{operation}", known.title if known else "", (known and known.ranks) or members
+        )
     groups.clear()
     groups |= {group.name: group for group in homes.values()}
     numbered, counts = [], defaultdict[tuple[int, str], int](int)
     for call in calls:
         counts[call.rank, call.operation] += 1
-        numbered.append(
-            replace(call, group=homes[call.operation].name, sequence=counts[call.rank, call.operation])
-        )
+        numbered.append(replace(call, group=homes[call.operation].name, sequence=counts[call.rank, call.operation]))
     text = (
         "calls name no group: the n-th of a collective on each rank is taken as one call of the ranks that make it, "
         "which is wrong where several groups make the same one"

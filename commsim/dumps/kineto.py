@@ -8,9 +8,10 @@ name neither group nor sequence. Format of events: Google, Trace Event Format; t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from sys import intern
 from typing import Any, TextIO
 
 from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, dtype_of, fault, operation_of, positive, whole
@@ -24,25 +25,68 @@ _MESSAGES = ("send", "recv")
 _MOST_US = 1e15
 
 
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What torch says of a call beside its event."""
+
+    operation: str
+    group: str
+    dtype: str
+    nbytes: int
+    sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One kernel, one annotation, or one call that torch made, and when."""
+
+    start_ns: int
+    end_ns: int
+    external: int | None
+    about: _About | None
+
+
 @dataclass
 class _Events:
     """What of a trace speaks of collectives."""
 
-    kernels: list[dict[str, Any]] = field(default_factory=list)
-    spans: list[dict[str, Any]] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[_Event] = field(default_factory=list)
+    spans: list[_Event] = field(default_factory=list)
+    asked: list[_Event] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Keep an event if it is one of those."""
+        """Keep what an event says if it is one of those."""
         name, category = event.get("name"), event.get("cat")
-        if not isinstance(name, str) or event.get("ph") != "X" or _span(event) is None:
+        if not isinstance(name, str) or event.get("ph") != "X":
             return
         if category == "kernel" and name.startswith(("ncclDevKernel", "ncclKernel")):
-            self.kernels.append(event)
+            self._keep(self.kernels, event, self._about)
         elif name == "record_param_comms":
-            self.asked.append(event)
+            self._keep(self.asked, event, self._about)
         elif name.startswith(_BACKENDS) and category == "user_annotation":
-            self.spans.append(event)
+            self._keep(self.spans, event, lambda args: _of_annotation(name, args))
+
+    def _keep(
+        self, kept: list[_Event], event: dict[str, Any], about: Callable[[dict[str, Any]], _About | None]
+    ) -> None:
+        span = _span(event)
+        if span is not None:
+            args = event.get("args")
+            args = args if isinstance(args, dict) else {}
+            kept.append(_Event(*span, whole(args.get("External id")), about(args)))
+
+    def _about(self, args: dict[str, Any]) -> _About | None:
+        if "Collective name" not in args:
+            return None
+        group = intern(str(args.get("Process Group Name", ""))[:80])
+        if group not in self.groups:
+            ranks = listed_ranks(args.get("Process Group Ranks"))
+            self.groups[group] = Group(group, str(args.get("Process Group Description", ""))[:80], ranks or None)
+        dtype, width = dtype_of(args.get("dtype", ""))
+        elements = max(whole(args.get(key), 1 << 55) or 0 for key in ("In msg nelems", "Out msg nelems"))
+        operation = intern(operation_of(str(args["Collective name"])))
+        return _About(operation, group, intern(dtype), width * elements, whole(args.get("Seq")))
 
 
 def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
@@ -59,99 +103,95 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
     rank = rank_of(path) if rank is None else rank
     if rank is None:
         raise fault(path, "found no rank in distributedInfo and none in the file's name, expected one of them")
-    base_ns, groups = whole(rest.get("baseTimeNanoseconds")) or 0, _groups(about)
-    host = str(rest.get("host_name", ""))[:80]
-    if events.kernels or events.asked:
-        return _of_nccl(events, rank, base_ns, groups, host, path)
-    calls = _of_annotations(events.spans, rank, base_ns)
-    if not calls:
-        raise fault(path, "found no collective: no kernel of NCCL, no record_param_comms, no annotation such as gloo:all_reduce")
-    messages = len(events.spans) - len(calls)
-    groups = [g for g in groups if g.ranks is not None]
-    return Dump(path, KIND, calls, groups, (), (rank,), host, named_groups=False, messages=messages)
-
-
-def _groups(about: dict[str, Any]) -> list[Group]:
-    config = about.get("pg_config")
-    return [
-        Group(str(one.get("pg_name", ""))[:80], str(one.get("pg_desc", ""))[:80], ranks)
-        for one in (config[:100_000] if isinstance(config, list) else ())
-        if isinstance(one, dict) and (ranks := listed_ranks(one.get("ranks")))
-    ]
-
-
-def _of_nccl(
-    events: _Events, rank: int, base_ns: int, groups: list[Group], host: str, path: Path
-) -> Dump:
-    about = {key: e["args"] for e in events.asked if (key := _external(e)) is not None}
+    groups = _groups(about)
     source = events.kernels or events.asked
-    known = {group.name for group in groups}
-    counts: Counter[str] = Counter()
-    calls, messages, nameless = [], 0, 0
-    for event in sorted(source, key=lambda e: float(e["ts"])):
-        args = _args(event)
-        if "Collective name" not in args:
-            args = about.get(_external(event), {})
-        if "Collective name" not in args:
-            nameless += 1
-            continue
-        operation = operation_of(str(args["Collective name"]))
-        if operation in _MESSAGES:
-            messages += 1
-            continue
-        name = str(args.get("Process Group Name", ""))[:80]
-        if name not in known:
-            known.add(name)
-            ranks = listed_ranks(args.get("Process Group Ranks"))
-            groups.append(Group(name, str(args.get("Process Group Description", ""))[:80], ranks or None))
-        counts[name] += 1
-        calls.append(_call(event, args, rank, name, counts[name], base_ns, kernel=bool(events.kernels)))
-    notes = [f"{nameless} kernels of NCCL say nothing of their call and are left out"] if nameless else []
+    if source:
+        groups |= {name: group for name, group in events.groups.items() if name not in groups}
+        kept = _named(events)
+    else:
+        source = kept = events.spans
+    calls = _calls(
+        kept, rank, whole(rest.get("baseTimeNanoseconds")) or 0, ended=not events.asked or bool(events.kernels)
+    )
+    messages = sum(event.about is not None and _is_message(event.about) for event in kept)
+    nameless = len(source) - len(calls) - messages
     if not calls:
-        raise fault(path, f"found {nameless} kernels of NCCL and {messages} messages, no collective that says what it is")
+        text = "no kernel of NCCL that says what it is, no record_param_comms, no annotation such as gloo:all_reduce"
+        raise fault(path, f"found no collective: {text}")
+    notes = (f"{nameless} kernels of NCCL say nothing of their call and are left out",) if nameless else ()
     return Dump(
-        path, KIND, calls, groups, (), (rank,), host, tuple(notes),
-        starts="entered" if events.kernels else "enqueued", messages=messages,
-    )  # fmt: skip
-
-
-def _call(
-    event: dict[str, Any], args: dict[str, Any], rank: int, group: str, count: int, base_ns: int, *, kernel: bool
-) -> Call:
-    dtype, width = dtype_of(args.get("dtype", ""))
-    elements = [whole(args.get(key), 1 << 55) or 0 for key in ("In msg nelems", "Out msg nelems")]
-    start, end = _times(event, base_ns)
-    sequence = whole(args.get("Seq"))
-    return Call(
-        rank=rank,
-        group=group,
-        sequence=count if sequence is None else sequence,
-        operation=operation_of(str(args["Collective name"])),
-        nbytes=width * max(elements),
-        dtype=dtype,
-        start_ns=start,
-        end_ns=end if kernel else None,
-        state="completed" if kernel else "ended",
+        path,
+        KIND,
+        calls,
+        tuple(groups.values()),
+        ranks=(rank,),
+        host=str(rest.get("host_name", ""))[:80],
+        notes=notes,
+        named_groups=source is not events.spans,
+        starts="enqueued" if source is events.asked else "entered",
+        messages=messages,
     )
 
 
-def _of_annotations(spans: Iterable[dict[str, Any]], rank: int, base_ns: int) -> list[Call]:
-    """gloo's calls in their order; they are on threads of their own, so the order is that of time."""
+def _groups(about: dict[str, Any]) -> dict[str, Group]:
+    config = about.get("pg_config")
+    return {
+        name: Group(name, str(one.get("pg_desc", ""))[:80], ranks)
+        for one in (config[:100_000] if isinstance(config, list) else ())
+        if isinstance(one, dict) and (ranks := listed_ranks(one.get("ranks")))
+        for name in [str(one.get("pg_name", ""))[:80]]
+    }
+
+
+def _named(events: _Events) -> list[_Event]:
+    """The kernels with what torch says of them at the event of the same External id; without kernels, those events."""
+    if not events.kernels:
+        return events.asked
+    about = {event.external: event.about for event in events.asked if event.external is not None}
+    return [
+        event if event.about is not None else replace(event, about=about.get(event.external or -1))
+        for event in events.kernels
+    ]
+
+
+def _is_message(about: _About) -> bool:
+    return about.operation.split(" ")[0] in _MESSAGES
+
+
+def _calls(events: Iterable[_Event], rank: int, base_ns: int, *, ended: bool) -> list[Call]:
+    """The collectives in the order of their starts; those without a sequence are counted in their group."""
+    counts: Counter[str] = Counter()
     calls = []
-    for event in sorted(spans, key=lambda e: float(e["ts"])):
-        operation = operation_of(event["name"])
-        if operation.split(" ")[0] in _MESSAGES:
+    for event in sorted(events, key=lambda e: e.start_ns):
+        about = event.about
+        if about is None or _is_message(about):
             continue
-        start, end = _times(event, base_ns)
-        dims, types = _args(event).get("Input Dims"), _args(event).get("Input type")
-        dtype, width = dtype_of(types[0]) if isinstance(types, list) and types else ("", 0)
-        nbytes = width * _elements(dims)
-        calls.append(Call(rank, "", len(calls) + 1, operation, nbytes, dtype, start, end))
+        counts[about.group] += 1
+        calls.append(
+            Call(
+                rank=rank,
+                group=about.group,
+                sequence=counts[about.group] if about.sequence is None else about.sequence,
+                operation=about.operation,
+                nbytes=about.nbytes,
+                dtype=about.dtype,
+                start_ns=base_ns + event.start_ns,
+                end_ns=base_ns + event.end_ns if ended else None,
+                state="completed" if ended else "ended",
+            )
+        )
     return calls
 
 
+def _of_annotation(name: str, args: dict[str, Any]) -> _About:
+    """What an annotation of gloo says; its size only where the trace was made with record_shapes."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    dtype, width = dtype_of(types[0]) if isinstance(types, list) and types else ("", 0)
+    return _About(intern(operation_of(name)), "", intern(dtype), width * _elements(dims), None)
+
+
 def _elements(dims: Any) -> int:
-    """Elements of the first input, 0 where the trace was made without record_shapes."""
+    """Elements of the first input."""
     first = dims[0] if isinstance(dims, list) and dims else None
     if not isinstance(first, list) or not first or len(first) > 16:
         return 0
@@ -161,23 +201,13 @@ def _elements(dims: Any) -> int:
     return count
 
 
-def _args(event: dict[str, Any]) -> dict[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
-
-
-def _external(event: dict[str, Any]) -> int | None:
-    return whole(_args(event).get("External id"))
-
-
-def _span(event: dict[str, Any]) -> tuple[float, float] | None:
+def _span(event: dict[str, Any]) -> tuple[int, int] | None:
+    """Nanoseconds of start and end, from microseconds; None where they make no sense."""
     ts, dur = event.get("ts"), event.get("dur")
     for value in (ts, dur):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MOST_US:
             return None
-    return (float(ts), float(dur)) if positive(float(dur) / 1e6) is not None else None  # type: ignore[arg-type]
-
-
-def _times(event: dict[str, Any], base_ns: int) -> tuple[int, int]:
-    start = base_ns + round(float(event["ts"]) * 1e3)
-    return start, start + round(float(event["dur"]) * 1e3)
+    if positive(dur / 1e6) is None:  # type: ignore[operator]
+        return None
+    start = round(ts * 1e3)  # type: ignore[operator]
+    return start, start + round(dur * 1e3)  # type: ignore[operator]

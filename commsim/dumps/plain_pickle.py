@@ -25,9 +25,12 @@ class PickleFaultError(Exception):
 
 
 _VALUES = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
-    "UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT BINFLOAT".split()
-)
+    [
+        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+        "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
+        "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
+    ]
+)  # fmt: skip
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _NAMES = ("GLOBAL", "STACK_GLOBAL", "INST")
 
@@ -66,7 +69,7 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self._moves: dict[str, Callable[[], None]] = {
+        self._moves: dict[str, Callable[[], object]] = {
             "MARK": lambda: self.stack.append(_MARK),
             "EMPTY_DICT": lambda: self.stack.append({}),
             "EMPTY_LIST": lambda: self.stack.append([]),
@@ -81,8 +84,8 @@ class _Machine:
             "TUPLE3": lambda: self.stack.append(tuple(self._several(3))),
             "LIST": lambda: self.stack.append(self._marked()),
             "DICT": self._dict,
-            "POP": lambda: self.stack.pop() and None,
-            "POP_MARK": lambda: self._marked() and None,
+            "POP": self.stack.pop,
+            "POP_MARK": self._marked,
             "DUP": lambda: self.stack.append(self.stack[-1]),
             "MEMOIZE": lambda: self._remember(len(self.memo)),
             "PROTO": lambda: None,

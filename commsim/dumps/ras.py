@@ -45,8 +45,8 @@ def read_ras_json(stream: TextIO, path: Path) -> Dump:
     for one in listed:
         if not isinstance(one, dict):
             continue
-        size, name = whole(one.get("size"), _MOST_RANKS), str(one.get("hash", ""))[:40]
-        groups.append(Group(name, "", tuple(range(size)) if size else None))
+        name = str(one.get("hash", ""))[:40]
+        groups.append(Group(name))
         for rank in _objects(one.get("ranks")):
             counts += _counts_of(rank, name)
         for rank in _objects(one.get("missing_ranks")):
@@ -131,4 +131,6 @@ def _missing(rank: dict[str, Any], group: str) -> list[Count]:
     if number is None:
         return []
     dead = isinstance(status, dict) and status.get("considered_dead") is True
-    return [Count(number, group, "", 0, _process(rank), "its process is dead" if dead else "its process did not answer")]
+    return [
+        Count(number, group, "", 0, _process(rank), "its process is dead" if dead else "its process did not answer")
+    ]

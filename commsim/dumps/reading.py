@@ -8,7 +8,7 @@ import stat
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, cast
 
 from commsim.dumps.call import Dump, fault
 from commsim.dumps.flight_recorder import read_flight_json, read_flight_pickle
@@ -16,7 +16,7 @@ from commsim.dumps.inspector import read_inspector
 from commsim.dumps.kineto import read_kineto
 from commsim.dumps.nsys import read_nsys
 from commsim.dumps.ras import read_ras_json, read_ras_text
-from commsim.errors import LogFormatError
+from commsim.errors import Fault, LogFormatError
 
 _HEAD = 1 << 20
 _MOST_PIPE = 64 << 20
@@ -28,7 +28,8 @@ KINDS = "PyTorch's flight recorder, a Kineto trace, NCCL's inspector, ncclras, o
 def dumps_of(paths: Sequence[Path], progress: Callable[[int], None] = lambda count: None) -> list[Dump]:
     """The dumps of files and of all files in folders; LogFormatError with every file that cannot be read."""
     dumps: list[Dump] = []
-    faults, texts = [], []
+    faults: list[Fault] = []
+    texts: list[str] = []
     files = _files(paths)
     for count, path in enumerate(files):
         progress(count)
@@ -83,19 +84,20 @@ def _read(stream: BinaryIO, path: Path) -> Dump:
     try:
         if stream.read(2) == b"\x1f\x8b":
             stream.seek(0)
-            stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]  # reads as a BinaryIO
+            stream, packed = cast("BinaryIO", gzip.GzipFile(fileobj=stream)), True
         else:
             stream.seek(0)
+            packed = False
         head = stream.read(_HEAD)
         stream.seek(0)
-        return _by_head(head, stream, path)
+        return _by_head(head, stream, path, packed=packed)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise fault(path, f"found a broken gzip file: {error}") from None
 
 
-def _by_head(head: bytes, stream: BinaryIO, path: Path) -> Dump:
+def _by_head(head: bytes, stream: BinaryIO, path: Path, *, packed: bool) -> Dump:
     if head.startswith(b"SQLite format 3\0"):
-        if isinstance(stream, gzip.GzipFile):
+        if packed:
             raise fault(path, "found a gzipped SQLite file, expected it unpacked")
         return read_nsys(path)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":

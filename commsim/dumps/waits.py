@@ -47,32 +47,33 @@ class Clock:
 
 
 def waits_of(job: Job) -> tuple[list[Wait], list[Clock]]:
-    """Every collective that two or more ranks have, and the clocks that were moved."""
+    """Every collective that two or more ranks have, and the clocks that were moved.
+
+    Of hosts that asked GPUs for calls, durations say more than starts, where there are any.
+    """
     clocks = _clocks(job)
     ahead = {rank: round(1e9 * clocks[host].ahead_s) for rank, host in job.hosts.items() if host in clocks}
-    waits = [wait for match in job.matches if (wait := _wait(match, ahead, job)) is not None]
+    timed = not job.enqueued or not any(c.seconds is not None for m in job.matches for c in m.calls.values())
+    waits = []
+    for match in job.matches:
+        wait = _by_starts(match, ahead, job) if timed else None
+        if wait is None:
+            wait = _by_durations(match)
+        if wait is not None:
+            waits.append(wait)
     return waits, list(clocks.values())
 
 
-def _wait(match: Match, ahead: Mapping[int, int], job: Job) -> Wait | None:
+def _by_starts(match: Match, ahead: Mapping[int, int], job: Job) -> Wait | None:
     calls = match.calls
-    if len(calls) < 2:
-        return None
-    durations = {rank: call.duration_s for rank, call in calls.items()}
-    stated = all(call.seconds is not None for call in calls.values())
-    started = all(call.start_ns is not None for call in calls.values())
-    together = match.any.operation in TOGETHER
-    if together and stated and (job.enqueued or not started):
-        return _by_durations(match, {rank: d for rank, d in durations.items() if d is not None})
-    if not started:
+    if len(calls) < 2 or any(call.start_ns is None for call in calls.values()):
         return None
     starts = {rank: (call.start_ns or 0) - ahead.get(rank, 0) for rank, call in calls.items()}
     last = max(starts, key=lambda rank: (starts[rank], rank))
-    ends = {
-        rank: call.end_ns - ahead.get(rank, 0) for rank, call in calls.items() if call.end_ns is not None
-    }
+    ends = {rank: call.end_ns - ahead.get(rank, 0) for rank, call in calls.items() if call.end_ns is not None}
     waiting = {
-        rank: (max(min(starts[last], ends.get(rank, starts[last])), start) - start) / 1e9 for rank, start in starts.items()
+        rank: (max(min(starts[last], ends.get(rank, starts[last])), start) - start) / 1e9
+        for rank, start in starts.items()
     }
     transfer = max(median(end - starts[last] for end in ends.values()), 0) / 1e9 if len(ends) == len(calls) else None
     order = sorted(starts.values())
@@ -81,7 +82,10 @@ def _wait(match: Match, ahead: Mapping[int, int], job: Job) -> Wait | None:
     return Wait(match, waiting, last, transfer, cost, since)
 
 
-def _by_durations(match: Match, durations: Mapping[int, float]) -> Wait:
+def _by_durations(match: Match) -> Wait | None:
+    durations = {rank: d for rank, call in match.calls.items() if (d := call.duration_s) is not None}
+    if len(durations) < max(2, len(match.calls)) or match.any.operation not in TOGETHER:
+        return None
     last = min(durations, key=lambda rank: (durations[rank], rank))
     order = sorted(durations.values(), reverse=True)
     waiting = {rank: seconds - durations[last] for rank, seconds in durations.items()}

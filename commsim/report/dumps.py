@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.accuracy.diagnosis import Diagnosis
 from commsim.accuracy.expected import CallKind
-from commsim.dumps.findings import covered_s, format_ranks
+from commsim.dumps.finding import format_ranks
+from commsim.dumps.findings import covered_s
 from commsim.dumps.job import Match
 from commsim.dumps.waits import Wait
 from commsim.report import style
@@ -48,10 +49,15 @@ def _kinds_table(found: Diagnosis) -> list[str]:
     if expected:
         head, units = [*head, "expected", "ratio", "choice"], [*units, "(us)", "", ""]
     rows = [_kind_cells(kind, expected) for kind in found.kinds[:MOST_KINDS]]
-    lines = [f"# {line}" if i < 2 else f"  {line}" for i, line in enumerate(aligned([head, units, *rows], (0, 1, 4, 10)))]
+    lines = [
+        f"# {line}" if i < 2 else f"  {line}" for i, line in enumerate(aligned([head, units, *rows], (0, 1, 4, 10)))
+    ]
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
-    return ["# Calls: waiting is the median of the longest of each call, transfer what it takes once all are in it", *lines]
+    return [
+        "# Calls: waiting is the median of the longest of each call, transfer what it takes once all are in it",
+        *lines,
+    ]
 
 
 def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
@@ -79,7 +85,10 @@ def _worst_table(found: Diagnosis) -> list[str]:
         for wait in worst
     ]  # fmt: skip
     lines = aligned([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1))
-    return [f"# The {len(rows)} calls most waited for", *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines))]
+    return [
+        f"# The {len(rows)} calls most waited for",
+        *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)),
+    ]
 
 
 def _ranks_table(found: Diagnosis) -> list[str]:
