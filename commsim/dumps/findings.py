@@ -205,11 +205,12 @@ def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]
     for finding in findings:
         inner = next((waits_in[r] for r in finding.ranks if r in waits_in and waits_in[r] is not finding), None)
         if finding.kind == "missing" and inner is not None:
-            text = f"{finding.text}; it waits itself in {inner.operation} #{inner.sequence} of group {inner.group}"
+            who = "it waits itself" if len(finding.ranks) == 1 else "they wait themselves"
+            text = f"{finding.text}; {who} in {inner.operation} #{inner.sequence} of group {inner.group}"
             finding = Finding(finding.kind, finding.ranks, finding.group, finding.sequence, finding.operation, text)  # noqa: PLW2901
-        ordered.append((KINDS.index(finding.kind), inner is not None, finding))
-    ordered.sort(key=lambda one: one[:2])
-    return [finding for _, _, finding in ordered]
+        ordered.append((KINDS.index(finding.kind), inner is not None, len(finding.ranks), finding))
+    ordered.sort(key=lambda one: one[:3])  # of ranks that wait for each other the fewer are the odd ones
+    return [finding for *_, finding in ordered]
 
 
 # -- late ranks ---------------------------------
