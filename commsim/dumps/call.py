@@ -110,7 +110,7 @@ _DTYPES = {
 
 def dtype_of(name: object) -> tuple[str, int]:
     """(our name, bytes of an element); what is unknown keeps its name and has 0 bytes."""
-    text = str(name)[:40]
+    text = text_of(name, 40)
     return _DTYPES.get(text.lower(), (text, 0))
 
 
@@ -135,6 +135,14 @@ def operation_of(name: str) -> str:
     """Our name of a collective; what is none of them keeps its name."""
     bare = name.rsplit(":", 1)[-1].strip()
     return _OPERATIONS.get(bare.lower().replace("_", ""), bare[:60])
+
+
+def text_of(value: object, most: int = 80) -> str:
+    """Text of a name that a stranger wrote: cut, without what would steer a terminal; empty for what is no name."""
+    if not isinstance(value, (str, int, float)):
+        return ""  # a list may be as deep as its file is long
+    text = str(value)[:most]
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def whole(value: object, most: int = 1 << 62) -> int | None:

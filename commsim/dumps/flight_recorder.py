@@ -13,7 +13,19 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, State, dtype_of, fault, operation_of, positive, whole
+from commsim.dumps.call import (
+    MOST_CALLS,
+    Call,
+    Dump,
+    Group,
+    State,
+    dtype_of,
+    fault,
+    operation_of,
+    positive,
+    text_of,
+    whole,
+)
 from commsim.dumps.json_items import JsonItems
 from commsim.dumps.plain_pickle import MOST_BYTES, PickleFaultError, load_plain
 from commsim.dumps.rank_name import rank_of
@@ -57,7 +69,7 @@ def _rank(path: Path) -> int:
 
 
 def _dump(path: Path, rank: int, calls: list[Call], messages: int, document: dict[Any, Any]) -> Dump:
-    version = str(document.get("version", ""))[:20]
+    version = text_of(document.get("version"), 20)
     notes = [] if version.startswith("2.") else [f"version {version!r} of the dump, expected 2.x: read as those"]
     return Dump(
         path, KIND, calls, _groups(document), ranks=(rank,), notes=tuple(notes), starts="enqueued", messages=messages
@@ -69,7 +81,7 @@ def _groups(document: dict[Any, Any]) -> list[Group]:
     groups = []
     for name, about in list(config.items())[:100_000] if isinstance(config, dict) else ():
         if isinstance(about, dict) and (ranks := listed_ranks(about.get("ranks"))):
-            groups.append(Group(str(name)[:80], str(about.get("desc", ""))[:80], ranks))
+            groups.append(Group(text_of(name), text_of(about.get("desc")), ranks))
     return groups
 
 
@@ -87,7 +99,7 @@ def listed_ranks(value: Any) -> tuple[int, ...]:
 def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[list[Call], int]:
     calls, messages, broken = [], 0, 0
     for entry in entries:
-        name = str(entry.get("profiling_name", ""))[:100]
+        name = text_of(entry.get("profiling_name"), 100)
         if entry.get("is_p2p") is True or operation_of(name).split(" ")[0] in _MESSAGES:
             messages += 1
         elif (call := _call(entry, name, rank)) is not None:
@@ -112,7 +124,7 @@ def _call(entry: dict[Any, Any], name: str, rank: int) -> Call | None:
     created, milliseconds = whole(entry.get("time_created_ns")), positive(entry.get("duration_ms"))
     return Call(
         rank=rank,
-        group=intern(str(group[0])[:80]),
+        group=intern(text_of(group[0])),
         sequence=sequence,
         operation=operation_of(name),
         nbytes=width * max(_elements(entry.get("input_sizes")), _elements(entry.get("output_sizes"))),
@@ -152,7 +164,7 @@ def _elements(sizes: Any) -> int:
 def _place(frames: Any) -> str:
     """The innermost frame that is not of torch itself."""
     for frame in frames[:200] if isinstance(frames, (list, tuple)) else ():
-        file = str(frame.get("filename", "")) if isinstance(frame, dict) else ""
+        file = text_of(frame.get("filename"), 4096) if isinstance(frame, dict) else ""
         if file and "/torch/" not in file and not file.startswith("<"):
             return intern(f"{Path(file[-200:]).name}:{whole(frame.get('line')) or 0}")
     return ""

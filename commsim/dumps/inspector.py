@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, fault, positive, whole
+from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, fault, positive, text_of, whole
 from commsim.measure.records import collective_name
 
 KIND = "NCCL inspector"
@@ -37,7 +37,7 @@ def read_inspector(stream: TextIO, path: Path) -> Dump:
         elif line is not None and (call := _call(line)) is not None:
             calls.append(call[0])
             sizes[call[0].group] = max(call[1], sizes.get(call[0].group, 0))
-            hosts[str((line.get("metadata") or {}).get("hostname", ""))[:80]] += 1
+            hosts[_host(line)] += 1
         else:
             skipped += bool(text.strip())
         if len(calls) > MOST_CALLS or number > _MOST_LINES:
@@ -52,6 +52,11 @@ def read_inspector(stream: TextIO, path: Path) -> Dump:
     ranks = tuple(sorted({call.rank for call in calls}))
     host = next(iter(hosts)) if len(hosts) == 1 else ""
     return Dump(path, KIND, calls, groups, ranks=ranks, host=host, notes=tuple(notes), messages=messages)
+
+
+def _host(line: dict[str, Any]) -> str:
+    metadata = line.get("metadata")
+    return text_of(metadata.get("hostname")) if isinstance(metadata, dict) else ""
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -70,7 +75,7 @@ def _call(line: dict[str, Any]) -> tuple[Call, int] | None:
     rank, n_ranks = whole(header.get("rank"), _MOST_RANKS), whole(header.get("n_ranks"), _MOST_RANKS)
     sequence, size = whole(perf.get("coll_sn")), whole(perf.get("coll_msg_size_bytes"))
     time_us = positive(perf.get("coll_exec_time_us"))
-    operation = collective_name(str(perf.get("coll", ""))[:40])
+    operation = collective_name(text_of(perf.get("coll"), 40))
     if rank is None or not n_ranks or rank >= n_ranks or sequence is None or size is None:
         return None
     if operation is None or not time_us:
@@ -80,7 +85,7 @@ def _call(line: dict[str, Any]) -> tuple[Call, int] | None:
     start_ns, end_ns = _kernel_times(perf.get("event_trace_ts"))
     call = Call(
         rank=rank,
-        group=intern(str(header.get("id", ""))[:40]),
+        group=intern(text_of(header.get("id"), 40)),
         sequence=sequence,
         operation=operation,
         nbytes=size * n_ranks if whole_array else size,

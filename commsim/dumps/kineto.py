@@ -14,7 +14,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, dtype_of, fault, operation_of, positive, whole
+from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, dtype_of, fault, operation_of, positive, text_of, whole
 from commsim.dumps.flight_recorder import listed_ranks
 from commsim.dumps.json_items import JsonItems
 from commsim.dumps.rank_name import rank_of
@@ -79,13 +79,13 @@ class _Events:
     def _about(self, args: dict[str, Any]) -> _About | None:
         if "Collective name" not in args:
             return None
-        group = intern(str(args.get("Process Group Name", ""))[:80])
+        group = intern(text_of(args.get("Process Group Name")))
         if group not in self.groups:
             ranks = listed_ranks(args.get("Process Group Ranks"))
-            self.groups[group] = Group(group, str(args.get("Process Group Description", ""))[:80], ranks or None)
+            self.groups[group] = Group(group, text_of(args.get("Process Group Description")), ranks or None)
         dtype, width = dtype_of(args.get("dtype", ""))
         elements = max(whole(args.get(key), 1 << 55) or 0 for key in ("In msg nelems", "Out msg nelems"))
-        operation = intern(operation_of(str(args["Collective name"])))
+        operation = intern(operation_of(text_of(args["Collective name"], 100)))
         return _About(operation, group, intern(dtype), width * elements, whole(args.get("Seq")))
 
 
@@ -125,7 +125,7 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
         calls,
         tuple(groups.values()),
         ranks=(rank,),
-        host=str(rest.get("host_name", ""))[:80],
+        host=text_of(rest.get("host_name")),
         notes=notes,
         named_groups=source is not events.spans,
         starts="enqueued" if source is events.asked else "entered",
@@ -136,10 +136,10 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
 def _groups(about: dict[str, Any]) -> dict[str, Group]:
     config = about.get("pg_config")
     return {
-        name: Group(name, str(one.get("pg_desc", ""))[:80], ranks)
+        name: Group(name, text_of(one.get("pg_desc")), ranks)
         for one in (config[:100_000] if isinstance(config, list) else ())
         if isinstance(one, dict) and (ranks := listed_ranks(one.get("ranks")))
-        for name in [str(one.get("pg_name", ""))[:80]]
+        for name in [text_of(one.get("pg_name"))]
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, fault, whole
+from commsim.dumps.call import MOST_CALLS, Call, Dump, fault, text_of, whole
 from commsim.dumps.rank_name import rank_of
 from commsim.measure.records import collective_name
 
@@ -79,7 +79,7 @@ def _host(base: sqlite3.Connection) -> str:
         row = base.execute("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname' LIMIT 1").fetchone()
     except sqlite3.Error:
         return ""
-    return str(row[0])[:80] if row else ""
+    return text_of(row[0]) if row else ""
 
 
 def _dump(path: Path, rows: list[tuple[Any, ...]], host: str) -> Dump:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, TextIO
 
-from commsim.dumps.call import Count, Dump, Group, fault, whole
+from commsim.dumps.call import Count, Dump, Group, fault, text_of, whole
 from commsim.measure.records import collective_name
 
 KIND = "ncclras"
@@ -45,7 +45,7 @@ def read_ras_json(stream: TextIO, path: Path) -> Dump:
     for one in listed:
         if not isinstance(one, dict):
             continue
-        name = str(one.get("hash", ""))[:40]
+        name = text_of(one.get("hash"), 40)
         groups.append(Group(name))
         for rank in _objects(one.get("ranks")):
             counts += _counts_of(rank, name)
@@ -63,6 +63,8 @@ def read_ras_text(stream: TextIO, path: Path) -> Dump:
     group, kind, operation, launched = "", "", "", 0
     for number, whole_line in enumerate(iter(lambda: stream.readline(4096), ""), start=1):
         line = whole_line.rstrip("\r\n")
+        if not line.isprintable():
+            continue
         if number > _MOST_COUNTS:
             raise fault(path, f"found more than {_MOST_COUNTS:,} lines, expected a report of ncclras", number)
         if (head := _COMMUNICATOR.match(line)) is not None:
@@ -102,7 +104,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _process(rank: dict[str, Any]) -> str:
-    return f"GPU {whole(rank.get('cuda_dev'))} of process {whole(rank.get('pid'))} on {str(rank.get('host', ''))[:80]}"
+    return f"GPU {whole(rank.get('cuda_dev'))} of process {whole(rank.get('pid'))} on {text_of(rank.get('host'))}"
 
 
 def _counts_of(rank: dict[str, Any], group: str) -> list[Count]:
@@ -120,7 +122,7 @@ def _counts_of(rank: dict[str, Any], group: str) -> list[Count]:
         trouble = "it has not finished initialising"
     counts = [Count(number, group, "", 0, process, trouble)] if trouble else []
     for name, value in list(launched.items())[:64] if isinstance(launched, dict) else ():
-        known, times = collective_name(str(name)), whole(value)
+        known, times = collective_name(text_of(name)), whole(value)
         if known not in (None, "send_recv") and times is not None:
             counts.append(Count(number, group, str(known), times, process))
     return counts

@@ -107,7 +107,8 @@ def _by_head(head: bytes, stream: BinaryIO, path: Path, *, packed: bool) -> Dump
     reader = _text_reader(head)
     if reader is None:
         raise fault(path, f"found {_shown(head)}, expected one of {KINDS}")
-    return reader(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace"), path)
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as text:
+        return reader(text, path)
 
 
 def _text_reader(head: bytes) -> Callable[[TextIO, Path], Dump] | None:

@@ -68,6 +68,8 @@ def _by_starts(match: Match, ahead: Mapping[int, int], job: Job) -> Wait | None:
     calls = match.calls
     if len(calls) < 2 or any(call.start_ns is None for call in calls.values()):
         return None
+    if match.any.operation not in TOGETHER and any(call.end_ns is None for call in calls.values()):
+        return None  # its ranks may have left before the last one came
     starts = {rank: (call.start_ns or 0) - ahead.get(rank, 0) for rank, call in calls.items()}
     last = max(starts, key=lambda rank: (starts[rank], rank))
     ends = {rank: call.end_ns - ahead.get(rank, 0) for rank, call in calls.items() if call.end_ns is not None}

@@ -37,40 +37,38 @@ def dump_tables(found: Diagnosis) -> str:
 
 
 def _group(name: str) -> str:
-    return name if len(name) <= 20 else name[:17] + "..."
+    return name if len(name) <= 12 else name[:9] + "..."
 
 
 def _kinds_table(found: Diagnosis) -> list[str]:
+    """Each kind of call; beside what is expected of it there is no room for its type and waiting."""
     if not found.kinds:
         return []
     expected = found.machine is not None
-    head = ["collective", "group", "ranks", "size", "type", "calls", "waiting", "transfer"]
-    units = ["", "", "", "", "", "", "(us)", "(us)"]
-    if expected:
-        head, units = [*head, "expected", "ratio", "choice"], [*units, "(us)", "", ""]
+    head = ["collective", "group", "ranks", "size", "calls", "transfer"]
+    head += ["expected", "ratio", "choice"] if expected else ["waiting", "type"]
+    units = ["(us)" if name in ("transfer", "expected", "waiting") else "" for name in head]
     rows = [_kind_cells(kind, expected) for kind in found.kinds[:MOST_KINDS]]
-    lines = [
-        f"# {line}" if i < 2 else f"  {line}" for i, line in enumerate(aligned([head, units, *rows], (0, 1, 4, 10)))
-    ]
+    lines = aligned([head, units, *rows], (0, 1, len(head) - 1))
+    lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
-    return [
-        "# Calls: waiting is the median of the longest of each call, transfer what it takes once all are in it",
-        *lines,
-    ]
+    words = "what a call takes once all its ranks are in it"
+    if not expected:
+        words += "; waiting: the median of each call's longest"
+    return [f"# Calls: transfer: {words}", *lines]
 
 
 def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
     call, group = kind.match.any, kind.match.group
     cells = [
-        call.operation[:24], _group(group.name), str(len(group.ranks or kind.match.calls)),
-        format_bytes(call.nbytes) if call.nbytes else "-", call.dtype or "-", str(kind.calls),
-        format_time_us(kind.waiting_s), format_time_us(kind.transfer_s),
+        call.operation[:14], _group(group.name), str(len(group.ranks or kind.match.calls)),
+        format_bytes(call.nbytes) if call.nbytes else "-", str(kind.calls), format_time_us(kind.transfer_s),
     ]  # fmt: skip
-    if expected:
-        ratio = "-" if kind.ratio is None else f"{kind.ratio:.2f}"
-        cells += [format_time_us(kind.expected_s), ratio, kind.choice or "-"]
-    return cells
+    if not expected:
+        return [*cells, format_time_us(kind.waiting_s), call.dtype or "-"]
+    ratio = "-" if kind.ratio is None else f"{kind.ratio:.2f}"
+    return [*cells, format_time_us(kind.expected_s), ratio, kind.choice or "-"]
 
 
 def _worst_table(found: Diagnosis) -> list[str]:

@@ -65,13 +65,20 @@ def flight_entries(job: Timeline, rank: int, *, timing: bool = True) -> list[Ent
             "p2p_seq_id": 0, "op_id": call + 1, "profiling_name": f"nccl:{operation}",
             "time_created_ns": job.starts[call][rank] + job.ahead_ns.get(rank, 0),
             **({"duration_ms": (job.ends[call][rank] - job.starts[call][rank]) / 1e6} if timing else {}),
-            "input_sizes": [[ELEMENTS]], "input_dtypes": ["Float"], "output_sizes": [[ELEMENTS]],
+            "input_sizes": [[_elements(job, operation)[0]]], "input_dtypes": ["Float"],
+            "output_sizes": [[_elements(job, operation)[1]]],
             "output_dtypes": ["Float"], "state": "completed",
             "time_discovered_started_ns": job.starts[call][rank], "time_discovered_completed_ns": job.ends[call][rank],
             "retired": True, "timeout_ms": 600000, "is_p2p": False,
         }
         for call, operation in enumerate(job.operations)
     ]  # fmt: skip
+
+
+def _elements(job: Timeline, operation: str) -> tuple[int, int]:
+    """Elements in and out of one rank."""
+    share = ELEMENTS // job.n_ranks
+    return share if operation == "all_gather" else ELEMENTS, share if operation == "reduce_scatter" else ELEMENTS
 
 
 def unfinished(entry: Entry, state: str = "started") -> Entry:
@@ -108,8 +115,10 @@ def write_kineto(folder: Path, job: Timeline, *, host_of: Callable[[int], str], 
         ]
         for call, operation in enumerate(job.operations):
             args = {
-                "External id": call + 7, "Collective name": _TORCH[operation], "In msg nelems": ELEMENTS,
-                "Out msg nelems": ELEMENTS, "dtype": "Float", "Group size": job.n_ranks, "Process Group Name": "0",
+                "External id": call + 7, "Collective name": _TORCH[operation],
+                "In msg nelems": _elements(job, operation)[0],
+                "Out msg nelems": _elements(job, operation)[1], "dtype": "Float",
+                "Group size": job.n_ranks, "Process Group Name": "0",
                 "Process Group Description": "default_pg", "Process Group Ranks": str(list(range(job.n_ranks))),
             }  # fmt: skip
             start, end = job.starts[call][rank] + ahead, job.ends[call][rank] + ahead

@@ -69,7 +69,7 @@ def of_mutants(kind: str, files: list[Path], count: int, folder: Path) -> Hostil
 
 
 def of_bombs(folder: Path) -> Hostile:
-    """What is small and would become large, and a million calls; they are made in another process than they are read."""
+    """What is small and would become large, and a million calls; another process makes them than reads them."""
     process = multiprocessing.get_context("fork").Process(target=_write_bombs, args=(folder / "made",))
     process.start()
     process.join()

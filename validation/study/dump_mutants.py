@@ -122,6 +122,10 @@ def bombs() -> Iterator[tuple[str, bytes]]:
         yield f"bytes-{name}", start + bytes(range(256)) * 1000
     yield "head-only", b'{"a": "' + b"x" * (20 << 20) + b'"'
     yield "deep-pickle", b"\x80\x02" + b"]" * 900_000 + b"a" * 899_999 + b"."
+    deep = b"]" * 200_000 + b"a" * 199_999
+    entry = b"X\x0e\x00\x00\x00profiling_nameX\x05\x00\x00\x00a:red" + b"X\x0d\x00\x00\x00process_group(" + deep + b"t"
+    number = b"X\x11\x00\x00\x00collective_seq_idK\x01"
+    yield "deep-name", b"\x80\x02}(X\x07\x00\x00\x00entries](}(" + number + entry + b"ueu."
     yield "long-pickle", b"\x80\x02" + b"N0" * 4_000_000 + b"."
     yield "memo", b"\x80\x02Nr\xff\xff\xff\x7f."
     yield "huge-bytes", b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."
