@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 
 from commsim.accuracy.expected import CallKind, kinds_of, slow_findings
-from commsim.dumps.finding import Finding, format_ranks
+from commsim.dumps.finding import DumpFinding, format_ranks
 from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, findings_of, late_findings
-from commsim.dumps.job import Job, job_of
+from commsim.dumps.job import DumpedJob, job_of
 from commsim.dumps.reading import dumps_of
-from commsim.dumps.waits import Clock, RankTime, Wait, rank_times, waits_of
+from commsim.dumps.waits import CallWait, HostClock, RankTime, rank_times, waits_of
 from commsim.units import format_time
 
 
@@ -20,11 +20,11 @@ from commsim.units import format_time
 class Diagnosis:
     """A job, its collectives as their ranks lived through them, and what is wrong, the cause of the rest first."""
 
-    job: Job
-    waits: Sequence[Wait]
-    clocks: Sequence[Clock]
+    job: DumpedJob
+    waits: Sequence[CallWait]
+    clocks: Sequence[HostClock]
     kinds: Sequence[CallKind]
-    findings: Sequence[Finding]
+    findings: Sequence[DumpFinding]
     machine: str | None
     notes: tuple[str, ...]
 
@@ -85,7 +85,9 @@ def diagnose(
     return Diagnosis(job, waits, clocks, kinds, findings, machine, (*_notes(job, waits, clocks, findings), *warnings))
 
 
-def _notes(job: Job, waits: Sequence[Wait], clocks: Sequence[Clock], findings: Sequence[Finding]) -> list[str]:
+def _notes(
+    job: DumpedJob, waits: Sequence[CallWait], clocks: Sequence[HostClock], findings: Sequence[DumpFinding]
+) -> list[str]:
     """What of the dumps limits what is said."""
     notes = list(job.notes)
     absent = sorted({rank for group in job.groups.values() for rank in group.ranks or ()} - set(job.ranks))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from commsim.accuracy.verdict import DEFAULT_BAND
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.dumps.finding import Finding, format_ranks
-from commsim.dumps.job import Job, Match
-from commsim.dumps.waits import Wait
+from commsim.dumps.finding import DumpFinding, format_ranks
+from commsim.dumps.job import DumpedJob, Match
+from commsim.dumps.waits import CallWait
 from commsim.errors import CommsimError, UnitError
 from commsim.units import format_bytes, format_time
 
@@ -47,7 +47,7 @@ class CallKind:
         return self.transfer_s / self.expected_s if self.transfer_s and self.expected_s else None
 
 
-def kinds_of(job: Job, waits: Sequence[Wait], machine: str | None) -> tuple[list[CallKind], list[str]]:
+def kinds_of(job: DumpedJob, waits: Sequence[CallWait], machine: str | None) -> tuple[list[CallKind], list[str]]:
     """The kinds of calls in the order in which they first occur, and what the user should know of the predictions."""
     model = None if machine is None else _Machine(machine, job)
     by_match = {id(wait.match): wait for wait in waits}
@@ -59,7 +59,7 @@ def kinds_of(job: Job, waits: Sequence[Wait], machine: str | None) -> tuple[list
     return kinds, [] if model is None else model.notes
 
 
-def _kind(matches: Sequence[Match], waits: Sequence[Wait], model: _Machine | None) -> CallKind:
+def _kind(matches: Sequence[Match], waits: Sequence[CallWait], model: _Machine | None) -> CallKind:
     match = matches[0]
     longest = [max(wait.waiting_s.values()) for wait in waits]
     transfers = [wait.transfer_s for wait in waits if wait.transfer_s is not None]
@@ -84,7 +84,7 @@ def _kind(matches: Sequence[Match], waits: Sequence[Wait], model: _Machine | Non
 class _Machine:
     """The model of the machine that the dump is held against."""
 
-    def __init__(self, name: str, job: Job) -> None:
+    def __init__(self, name: str, job: DumpedJob) -> None:
         self.name = name
         self.notes: list[str] = []
         self._size = 1 + max((rank for group in job.groups.values() for rank in group.ranks or ()), default=0)
@@ -129,7 +129,7 @@ class _Machine:
         self.notes += [text for text in texts if text not in self.notes]
 
 
-def slow_findings(kinds: Sequence[CallKind]) -> list[Finding]:
+def slow_findings(kinds: Sequence[CallKind]) -> list[DumpFinding]:
     """That calls take longer than the band of what is expected, once all have entered: the worst kind of them, and how
     many others; empty where none does."""
     slow = [k for k in kinds if k.ratio and k.transfer_s and k.high_s and k.transfer_s > k.high_s]
@@ -146,4 +146,4 @@ def slow_findings(kinds: Sequence[CallKind]) -> list[Finding]:
     if len(slow) > 1:
         judged = sum(kind.ratio is not None for kind in kinds)
         text += f"; {len(slow)} of {judged} kinds of calls are slower than their band"
-    return [Finding("slow", (), match.group.name, match.sequence, call.operation, text)]
+    return [DumpFinding("slow", (), match.group.name, match.sequence, call.operation, text)]

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from commsim.collectives.semantics import ITEM_BYTES, NCCL_TESTS, ROOTED
 from commsim.errors import Fault, LogFormatError
+from commsim.units import seconds_of_ns
 
 State = Literal["scheduled", "started", "completed", "ended"]
 """``ended``: over, but the format cannot say whether well (gloo's entries of a flight recorder)."""
@@ -23,7 +25,7 @@ MOST_CALLS_OF_A_JOB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RankCall:
     """A collective that one rank entered.
 
     ``sequence`` counts the collectives of the group. ``nbytes`` is the nccl-tests size, 0 where the dump does not say.
@@ -49,11 +51,11 @@ class Call:
             return self.seconds
         if self.start_ns is None or self.end_ns is None:
             return None
-        return (self.end_ns - self.start_ns) / 1e9
+        return seconds_of_ns(self.end_ns - self.start_ns)
 
 
 @dataclass(frozen=True)
-class Group:
+class CallGroup:
     """Ranks that call together; ``ranks`` None where no dump lists them."""
 
     name: str
@@ -79,8 +81,8 @@ class Dump:
 
     path: Path
     kind: str
-    calls: Sequence[Call] = ()
-    groups: Sequence[Group] = ()
+    calls: Sequence[RankCall] = ()
+    groups: Sequence[CallGroup] = ()
     counts: Sequence[Count] = ()
     ranks: tuple[int, ...] = ()
     host: str = ""
@@ -99,19 +101,17 @@ def fault(path: Path, message: str, line: int = 0) -> LogFormatError:
 
 
 _DTYPES = {
-    "float": ("float32", 4), "half": ("float16", 2), "double": ("float64", 8), "byte": ("uint8", 1),
-    "char": ("int8", 1), "short": ("int16", 2), "int": ("int32", 4), "long": ("int64", 8), "bool": ("uint8", 1),
-    "float8_e4m3fn": ("float8_e4m3", 1), "float8_e5m2": ("float8_e5m2", 1), "bfloat16": ("bfloat16", 2),
-    "float32": ("float32", 4), "float16": ("float16", 2), "float64": ("float64", 8), "uint8": ("uint8", 1),
-    "int8": ("int8", 1), "int32": ("int32", 4), "int64": ("int64", 8),
+    "float": "float32", "half": "float16", "double": "float64", "byte": "uint8", "char": "int8", "int": "int32",
+    "long": "int64", "bool": "uint8", "float8_e4m3fn": "float8_e4m3",
 }  # fmt: skip
-"""Names of c10::ScalarType (c10/core/ScalarType.h) and of torch.dtype: ours, and bytes of an element."""
+"""Names of c10::ScalarType that are not those of torch.dtype (c10/core/ScalarType.h), in lower case."""
 
 
 def dtype_of(name: object) -> tuple[str, int]:
     """(our name, bytes of an element); what is unknown keeps its name and has 0 bytes."""
     text = text_of(name, 40)
-    return _DTYPES.get(text.lower(), (text, 0))
+    known = _DTYPES.get(text.lower(), text.lower())
+    return (known, ITEM_BYTES[known]) if known in ITEM_BYTES else (text, 0)
 
 
 _OPERATIONS = {
@@ -127,8 +127,10 @@ _OPERATIONS = {
 }  # fmt: skip
 """What torch 2.4 to 2.13 call collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp)."""
 
-TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Which no rank leaves before all have entered."""
+
+def is_together(operation: str) -> bool:
+    """Whether no rank leaves a collective before all have entered."""
+    return operation == "barrier" or (operation in NCCL_TESTS and operation not in ROOTED | {"send_recv"})
 
 
 def operation_of(name: str) -> str:

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from commsim.dumps.call import Count
-from commsim.dumps.finding import Finding, format_ranks
+from commsim.dumps.finding import DumpFinding, format_ranks
 
 
-def counted_findings(reported: Sequence[Count]) -> list[Finding]:
+def counted_findings(reported: Sequence[Count]) -> list[DumpFinding]:
     """Ranks that are in trouble, and those that have launched fewer collectives than others."""
     findings = [
-        Finding(
+        DumpFinding(
             "dead", (c.rank,), c.group, 0, "", f"rank {c.rank} of communicator {c.group}: {c.trouble} ({c.process})"
         )
         for c in reported
@@ -29,7 +29,7 @@ def counted_findings(reported: Sequence[Count]) -> list[Finding]:
     return findings
 
 
-def _uneven(group: str, operation: str, counts: Sequence[tuple[int, int, str]], front: int) -> Finding:
+def _uneven(group: str, operation: str, counts: Sequence[tuple[int, int, str]], front: int) -> DumpFinding:
     ahead = [rank for launched, rank, _ in counts if launched == front and rank >= 0]
     behind = [rank for launched, rank, _ in counts if launched < front and rank >= 0]
     least = min(counts)[0]
@@ -46,4 +46,4 @@ def _uneven(group: str, operation: str, counts: Sequence[tuple[int, int, str]], 
             f"{unnamed}, all but {format_ranks(ahead)}, have not launched {operation} #{front} of communicator "
             f"{group}; they stand at {least}"
         )
-    return Finding("missing", tuple(sorted(behind or ahead)), group, front, operation, text)
+    return DumpFinding("missing", tuple(sorted(behind or ahead)), group, front, operation, text)

@@ -15,7 +15,7 @@ _MOST_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Finding:
+class DumpFinding:
     """One thing that is wrong: the ranks that cause it, the call, and a sentence that names both."""
 
     kind: Kind

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from commsim.dumps.call import TOGETHER, Call
+from commsim.collectives.semantics import DIVIDED, ROOTED
+from commsim.dumps.call import RankCall, is_together
 from commsim.dumps.counts import counted_findings
-from commsim.dumps.finding import KINDS, Finding, format_ranks
-from commsim.dumps.job import Job, Match
-from commsim.dumps.waits import RankTime, Wait
+from commsim.dumps.finding import KINDS, DumpFinding, format_ranks
+from commsim.dumps.job import DumpedJob, Match
+from commsim.dumps.waits import CallWait, RankTime
 
 LATE_SHARE = 0.05
 """Of the time that the dumps cover: what a rank must cost the others to be called late, unless told otherwise."""
 
-_NO_SIZES = ("all_to_all", "gather", "scatter", "barrier")
+_NO_SIZES = (ROOTED & DIVIDED) | {"all_to_all", "barrier"}
 """Collectives whose ranks may have sizes of their own (flight_recorder/components/types.py of torch)."""
 
 
-def findings_of(job: Job) -> list[Finding]:
+def findings_of(job: DumpedJob) -> list[DumpFinding]:
     """What is wrong with the calls of a job, what explains the others first; nothing of time."""
     by_group: dict[str, list[Match]] = defaultdict(list)
     for match in job.matches:
@@ -33,7 +34,7 @@ def findings_of(job: Job) -> list[Finding]:
     return _roots_first(findings, by_group)
 
 
-def before_mismatch(waits: Sequence[Wait], findings: Sequence[Finding]) -> list[Wait]:
+def before_mismatch(waits: Sequence[CallWait], findings: Sequence[DumpFinding]) -> list[CallWait]:
     """Those whose calls are the same ones: from a mismatch on, numbers of a group say nothing."""
     limits = {f.group: f.sequence for f in findings if f.kind == "mismatch"}
     return [wait for wait in waits if wait.match.sequence < limits.get(wait.match.group.name, wait.match.sequence + 1)]
@@ -42,7 +43,7 @@ def before_mismatch(waits: Sequence[Wait], findings: Sequence[Finding]) -> list[
 # -- calls that some ranks do not have ---------------------------------
 
 
-def _missing(job: Job, matches: Sequence[Match]) -> list[Finding]:
+def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
     """Ranks whose last call of a group is behind that of others, or that have none."""
     group = matches[0].group
     last: dict[int, int] = {}
@@ -68,11 +69,11 @@ def _missing(job: Job, matches: Sequence[Match]) -> list[Finding]:
             f"{_of(at)} did not end, and there is no dump of {format_ranks(absent)}: it died, hangs outside of "
             "collectives, or its file was not given"
         )
-        findings.append(Finding("missing", tuple(absent), group.name, at.sequence, at.any.operation, text))
+        findings.append(DumpFinding("missing", tuple(absent), group.name, at.sequence, at.any.operation, text))
     return findings
 
 
-def _never_entered(job: Job, at: Match, ranks: list[int], past: int) -> Finding:
+def _never_entered(job: DumpedJob, at: Match, ranks: list[int], past: int) -> DumpFinding:
     others = [rank for rank in at.calls if rank not in ranks]
     before = "it has no call of this group" if past < 0 else f"the last it entered is #{past}"
     if len(ranks) > 1:
@@ -86,10 +87,10 @@ def _never_entered(job: Job, at: Match, ranks: list[int], past: int) -> Finding:
             f"{format_ranks(ranks)} {verb} no {_of(at)}, which {format_ranks(others)} left: skipped, "
             "or the trace ends before"
         )
-    return Finding("missing", tuple(ranks), at.group.name, at.sequence, at.any.operation, f"{text}; {before}")
+    return DumpFinding("missing", tuple(ranks), at.group.name, at.sequence, at.any.operation, f"{text}; {before}")
 
 
-def _unfinished(calls: Iterable[Call]) -> bool:
+def _unfinished(calls: Iterable[RankCall]) -> bool:
     return any(call.state in ("scheduled", "started") for call in calls)
 
 
@@ -105,11 +106,11 @@ def _of(match: Match) -> str:
 # -- calls that differ ---------------------------------
 
 
-def _signature(call: Call) -> tuple[str, str, int]:
+def _signature(call: RankCall) -> tuple[str, str, int]:
     return call.operation, call.dtype, 0 if call.operation in _NO_SIZES else call.nbytes
 
 
-def _mismatch(matches: Sequence[Match]) -> list[Finding]:
+def _mismatch(matches: Sequence[Match]) -> list[DumpFinding]:
     """The first call of a group in which ranks do different things; later ones follow from it."""
     for at, match in enumerate(matches):
         kinds = Counter(_signature(call) for call in match.calls.values())
@@ -123,7 +124,7 @@ def _mismatch(matches: Sequence[Match]) -> list[Finding]:
 
 def _different(
     matches: Sequence[Match], match: Match, ranks: list[int], common: tuple[str, str, int], tie: bool
-) -> Finding:
+) -> DumpFinding:
     odd = match.calls[ranks[0]]
     rest = [rank for rank in match.calls if rank not in ranks]
     operation, dtype, nbytes = common
@@ -144,7 +145,7 @@ def _different(
     if not tie and odd.operation != operation:
         text += _shifted(matches, ranks[0], rest[0])
     blamed = tuple(sorted(match.calls)) if tie else tuple(ranks)
-    return Finding("mismatch", blamed, match.group.name, match.sequence, odd.operation, text)
+    return DumpFinding("mismatch", blamed, match.group.name, match.sequence, odd.operation, text)
 
 
 def _shifted(matches: Sequence[Match], rank: int, other: int) -> str:
@@ -162,7 +163,7 @@ def _shifted(matches: Sequence[Match], rank: int, other: int) -> str:
 # -- calls that did not end ---------------------------------
 
 
-def _stuck(matches: Sequence[Match]) -> list[Finding]:
+def _stuck(matches: Sequence[Match]) -> list[DumpFinding]:
     """The first call that all ranks entered and some did not leave."""
     for match in matches:
         if not set(match.group.ranks or ()) <= match.calls.keys():
@@ -177,9 +178,9 @@ def _stuck(matches: Sequence[Match]) -> list[Finding]:
                 f"the GPU of {format_ranks(queued)} has not begun {_of(match)}, in which others wait: work queued "
                 "before it on that GPU does not end"
             )
-            return [Finding("stuck", tuple(queued), match.group.name, match.sequence, match.any.operation, text)]
+            return [DumpFinding("stuck", tuple(queued), match.group.name, match.sequence, match.any.operation, text)]
         running = [rank for rank in inside if states[rank] == "started"]
-        if running and len(inside) < len(states) and match.any.operation in TOGETHER:
+        if running and len(inside) < len(states) and is_together(match.any.operation):
             text = f"{format_ranks(running)} did not leave {_of(match)}, which others left"
             inside = running
         elif len(inside) < len(states):
@@ -189,13 +190,13 @@ def _stuck(matches: Sequence[Match]) -> list[Finding]:
                 f"all ranks entered {_of(match)} and none left it: no rank is missing, so a link, a NIC or a GPU "
                 "is the cause, or the dump was taken while it ran"
             )
-        return [Finding("stuck", tuple(inside), match.group.name, match.sequence, match.any.operation, text)]
+        return [DumpFinding("stuck", tuple(inside), match.group.name, match.sequence, match.any.operation, text)]
     return []
 
 
-def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]]) -> list[Finding]:
+def _roots_first(findings: list[DumpFinding], by_group: Mapping[str, Sequence[Match]]) -> list[DumpFinding]:
     """Ranks that are missing since they wait elsewhere come after those that do not."""
-    waits_in: dict[int, Finding] = {}
+    waits_in: dict[int, DumpFinding] = {}
     for finding in findings:
         if finding.kind == "missing":
             for match in by_group.get(finding.group, ()):
@@ -207,7 +208,7 @@ def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]
         if finding.kind == "missing" and inner is not None:
             who = "it waits itself" if len(finding.ranks) == 1 else "they wait themselves"
             text = f"{finding.text}; {who} in {inner.operation} #{inner.sequence} of group {inner.group}"
-            finding = Finding(finding.kind, finding.ranks, finding.group, finding.sequence, finding.operation, text)  # noqa: PLW2901
+            finding = DumpFinding(finding.kind, finding.ranks, finding.group, finding.sequence, finding.operation, text)  # noqa: PLW2901
         ordered.append((KINDS.index(finding.kind), inner is not None, len(finding.ranks), finding))
     ordered.sort(key=lambda one: one[:3])  # of ranks that wait for each other the fewer are the odd ones
     return [finding for *_, finding in ordered]
@@ -216,7 +217,9 @@ def _roots_first(findings: list[Finding], by_group: Mapping[str, Sequence[Match]
 # -- late ranks ---------------------------------
 
 
-def late_findings(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], share: float) -> list[Finding]:
+def late_findings(
+    job: DumpedJob, waits: Sequence[CallWait], times: Sequence[RankTime], share: float
+) -> list[DumpFinding]:
     """The ranks for which the others waited more than a share of the time that the dumps cover, the worst first."""
     span = covered_s(waits)
     findings = []
@@ -230,11 +233,11 @@ def late_findings(job: Job, waits: Sequence[Wait], times: Sequence[RankTime], sh
             f"{_ms(time.cost_s)} of {_ms(span)}; the worst is {_of(worst.match)}, {_ms(worst.cost_s)} late"
         )
         match = worst.match
-        findings.append(Finding("late", (time.rank,), match.group.name, match.sequence, match.any.operation, text))
+        findings.append(DumpFinding("late", (time.rank,), match.group.name, match.sequence, match.any.operation, text))
     return findings
 
 
-def covered_s(waits: Sequence[Wait]) -> float:
+def covered_s(waits: Sequence[CallWait]) -> float:
     """Seconds from the first call to the last one's end; of durations alone, of all collectives one after another."""
     starts = [start for wait in waits for start in wait.start_s.values()]
     if not starts:

@@ -15,9 +15,9 @@ from typing import Any, TextIO
 
 from commsim.dumps.call import (
     MOST_CALLS,
-    Call,
+    CallGroup,
     Dump,
-    Group,
+    RankCall,
     State,
     dtype_of,
     fault,
@@ -68,7 +68,7 @@ def _rank(path: Path) -> int:
     return rank
 
 
-def _dump(path: Path, rank: int, calls: list[Call], messages: int, document: dict[Any, Any]) -> Dump:
+def _dump(path: Path, rank: int, calls: list[RankCall], messages: int, document: dict[Any, Any]) -> Dump:
     version = text_of(document.get("version"), 20)
     notes = [] if version.startswith("2.") else [f"version {version!r} of the dump, expected 2.x: read as those"]
     return Dump(
@@ -76,12 +76,12 @@ def _dump(path: Path, rank: int, calls: list[Call], messages: int, document: dic
     )
 
 
-def _groups(document: dict[Any, Any]) -> list[Group]:
+def _groups(document: dict[Any, Any]) -> list[CallGroup]:
     config = document.get("pg_config")
     groups = []
     for name, about in list(config.items())[:100_000] if isinstance(config, dict) else ():
         if isinstance(about, dict) and (ranks := listed_ranks(about.get("ranks"))):
-            groups.append(Group(text_of(name), text_of(about.get("desc")), ranks))
+            groups.append(CallGroup(text_of(name), text_of(about.get("desc")), ranks))
     return groups
 
 
@@ -96,7 +96,7 @@ def listed_ranks(value: Any) -> tuple[int, ...]:
     return tuple(sorted({int(rank) for rank in value}))
 
 
-def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[list[Call], int]:
+def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[list[RankCall], int]:
     calls, messages, broken = [], 0, 0
     for entry in entries:
         name = text_of(entry.get("profiling_name"), 100)
@@ -115,14 +115,14 @@ def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[li
     return calls, messages
 
 
-def _call(entry: dict[Any, Any], name: str, rank: int) -> Call | None:
+def _call(entry: dict[Any, Any], name: str, rank: int) -> RankCall | None:
     sequence, group = whole(entry.get("collective_seq_id")), entry.get("process_group")
     if sequence is None or not isinstance(group, (list, tuple)) or not group or not name:
         return None
     dtypes = entry.get("input_dtypes") or entry.get("output_dtypes")
     dtype, width = dtype_of(dtypes[0]) if isinstance(dtypes, (list, tuple)) and dtypes else ("", 0)
     created, milliseconds = whole(entry.get("time_created_ns")), positive(entry.get("duration_ms"))
-    return Call(
+    return RankCall(
         rank=rank,
         group=intern(text_of(group[0])),
         sequence=sequence,

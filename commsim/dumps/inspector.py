@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, fault, positive, text_of, whole
+from commsim.dumps.call import MOST_CALLS, CallGroup, Dump, RankCall, fault, positive, text_of, whole
 from commsim.measure.records import collective_name
 
 KIND = "NCCL inspector"
@@ -26,7 +26,7 @@ _OF_ALL = 0.05
 
 def read_inspector(stream: TextIO, path: Path) -> Dump:
     """The calls of a file; lines that cannot be read are counted."""
-    calls: list[Call] = []
+    calls: list[RankCall] = []
     sizes: dict[str, int] = {}
     hosts: Counter[str] = Counter()
     skipped = messages = 0
@@ -45,7 +45,7 @@ def read_inspector(stream: TextIO, path: Path) -> Dump:
     if not calls:
         raise fault(path, f"found no call that can be read ({skipped} lines skipped)", 1)
     listed = sum(sizes.values()) <= _MOST_RANKS  # of a hostile file they are not written out
-    groups = [Group(name, "", tuple(range(size)) if listed else None) for name, size in sizes.items()]
+    groups = [CallGroup(name, "", tuple(range(size)) if listed else None) for name, size in sizes.items()]
     notes = [f"{skipped} lines cannot be read"] if skipped else []
     if len(groups) > 1:
         notes.append("ranks are those of each communicator: the same number may be another process in another one")
@@ -67,7 +67,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _call(line: dict[str, Any]) -> tuple[Call, int] | None:
+def _call(line: dict[str, Any]) -> tuple[RankCall, int] | None:
     """The call and the ranks of its communicator."""
     header, perf = line.get("header"), line.get("coll_perf")
     if not isinstance(header, dict) or not isinstance(perf, dict):
@@ -83,7 +83,7 @@ def _call(line: dict[str, Any]) -> tuple[Call, int] | None:
     algbw = positive(perf.get("coll_algobw_gbs"))
     whole_array = algbw is not None and abs(algbw * time_us * 1e3 - size * n_ranks) <= _OF_ALL * size * n_ranks
     start_ns, end_ns = _kernel_times(perf.get("event_trace_ts"))
-    call = Call(
+    call = RankCall(
         rank=rank,
         group=intern(text_of(header.get("id"), 40)),
         sequence=sequence,

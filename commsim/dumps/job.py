@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from commsim.dumps.call import MOST_CALLS_OF_A_JOB, Call, Count, Dump, Group, fault
+from commsim.dumps.call import MOST_CALLS_OF_A_JOB, CallGroup, Count, Dump, RankCall, fault
 from commsim.errors import LogFormatError
 
 DEFAULT_GROUP = "default_pg"
@@ -18,12 +18,12 @@ DEFAULT_GROUP = "default_pg"
 class Match:
     """One collective: the call of every rank of its group that has it, by rank."""
 
-    group: Group
+    group: CallGroup
     sequence: int
-    calls: Mapping[int, Call]
+    calls: Mapping[int, RankCall]
 
     @property
-    def any(self) -> Call:
+    def any(self) -> RankCall:
         """The call of the lowest rank."""
         return self.calls[min(self.calls)]
 
@@ -34,11 +34,11 @@ class Match:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class DumpedJob:
     """Dumps of one kind, a file for each rank or fewer, and the collectives in them."""
 
     dumps: Sequence[Dump]
-    groups: Mapping[str, Group]
+    groups: Mapping[str, CallGroup]
     matches: Sequence[Match]
     notes: tuple[str, ...]
 
@@ -73,7 +73,7 @@ class Job:
         return min((c.start_ns for m in self.matches for c in m.calls.values() if c.start_ns is not None), default=0)
 
 
-def job_of(dumps: Sequence[Dump]) -> Job:
+def job_of(dumps: Sequence[Dump]) -> DumpedJob:
     """The job of some dumps; LogFormatError where they are not those of one job."""
     _check(dumps)
     calls = [call for dump in dumps for call in dump.calls]
@@ -85,16 +85,16 @@ def job_of(dumps: Sequence[Dump]) -> Job:
     if not all(dump.named_groups for dump in dumps):
         calls, more = _numbered(calls, groups)
         notes += more
-    together: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    together: dict[tuple[str, int], dict[int, RankCall]] = defaultdict(dict)
     for call in calls:
         together[call.group, call.sequence][call.rank] = call
-        groups.setdefault(call.group, Group(call.group))
+        groups.setdefault(call.group, CallGroup(call.group))
     _fill(groups, together, dumps)
     matches = [Match(groups[g], s, dict(sorted(by.items()))) for (g, s), by in together.items()]
     matches.sort(key=lambda m: (min((c.start_ns or 0 for c in m.calls.values()), default=0), m.group.name, m.sequence))
     if messages := sum(dump.messages for dump in dumps):
         notes.append(f"{messages:,} sends and receives are not judged")
-    return Job(dumps, groups, matches, tuple(notes))
+    return DumpedJob(dumps, groups, matches, tuple(notes))
 
 
 def _check(dumps: Sequence[Dump]) -> None:
@@ -111,9 +111,9 @@ def _check(dumps: Sequence[Dump]) -> None:
             owners[rank] = dump
 
 
-def _groups(dumps: Sequence[Dump]) -> dict[str, Group]:
+def _groups(dumps: Sequence[Dump]) -> dict[str, CallGroup]:
     """What the dumps list, by name; one that gloo leaves nameless is that of all ranks (torch 2.13)."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, CallGroup] = {}
     for dump in dumps:
         for group in dump.groups:
             name = group.name or ("0" if any(call.group == "0" for call in dump.calls[:1]) else "")
@@ -122,7 +122,7 @@ def _groups(dumps: Sequence[Dump]) -> dict[str, Group]:
     return groups
 
 
-def _numbered(calls: Sequence[Call], groups: dict[str, Group]) -> tuple[list[Call], list[str]]:
+def _numbered(calls: Sequence[RankCall], groups: dict[str, CallGroup]) -> tuple[list[RankCall], list[str]]:
     """Calls without groups, each the n-th of its operation on its rank; (calls, what to say of it).
 
     An operation that all ranks call is taken as one of the group of all; another one as that of the ranks that call it.
@@ -138,7 +138,7 @@ def _numbered(calls: Sequence[Call], groups: dict[str, Group]) -> tuple[list[Cal
             (g for r, g in listed.items() if set(r) > ranks and len(callers) == 1), None
         )
         name = known.name if known else f"of {len(members)} ranks"
-        homes[operation] = Group(
+        homes[operation] = CallGroup(
             f"{name}/{operation}", known.title if known else "", (known and known.ranks) or members
         )
     groups.clear()
@@ -155,7 +155,7 @@ def _numbered(calls: Sequence[Call], groups: dict[str, Group]) -> tuple[list[Cal
 
 
 def _fill(
-    groups: dict[str, Group], together: Mapping[tuple[str, int], Mapping[int, Call]], dumps: Sequence[Dump]
+    groups: dict[str, CallGroup], together: Mapping[tuple[str, int], Mapping[int, RankCall]], dumps: Sequence[Dump]
 ) -> None:
     """Ranks of the groups that no dump lists: those that call in them."""
     seen: dict[str, set[int]] = defaultdict(set)

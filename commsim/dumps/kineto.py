@@ -14,7 +14,18 @@ from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, Group, dtype_of, fault, operation_of, positive, text_of, whole
+from commsim.dumps.call import (
+    MOST_CALLS,
+    CallGroup,
+    Dump,
+    RankCall,
+    dtype_of,
+    fault,
+    operation_of,
+    positive,
+    text_of,
+    whole,
+)
 from commsim.dumps.flight_recorder import listed_ranks
 from commsim.dumps.json_items import JsonItems
 from commsim.dumps.rank_name import rank_of
@@ -53,7 +64,7 @@ class _Events:
     kernels: list[_Event] = field(default_factory=list)
     spans: list[_Event] = field(default_factory=list)
     asked: list[_Event] = field(default_factory=list)
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, CallGroup] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
         """Keep what an event says if it is one of those."""
@@ -82,7 +93,7 @@ class _Events:
         group = intern(text_of(args.get("Process Group Name")))
         if group not in self.groups:
             ranks = listed_ranks(args.get("Process Group Ranks"))
-            self.groups[group] = Group(group, text_of(args.get("Process Group Description")), ranks or None)
+            self.groups[group] = CallGroup(group, text_of(args.get("Process Group Description")), ranks or None)
         dtype, width = dtype_of(args.get("dtype", ""))
         elements = max(whole(args.get(key), 1 << 55) or 0 for key in ("In msg nelems", "Out msg nelems"))
         operation = intern(operation_of(text_of(args["Collective name"], 100)))
@@ -133,10 +144,10 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
     )
 
 
-def _groups(about: dict[str, Any]) -> dict[str, Group]:
+def _groups(about: dict[str, Any]) -> dict[str, CallGroup]:
     config = about.get("pg_config")
     return {
-        name: Group(name, text_of(one.get("pg_desc")), ranks)
+        name: CallGroup(name, text_of(one.get("pg_desc")), ranks)
         for one in (config[:100_000] if isinstance(config, list) else ())
         if isinstance(one, dict) and (ranks := listed_ranks(one.get("ranks")))
         for name in [text_of(one.get("pg_name"))]
@@ -158,7 +169,7 @@ def _is_message(about: _About) -> bool:
     return about.operation.split(" ")[0] in _MESSAGES
 
 
-def _calls(events: Iterable[_Event], rank: int, base_ns: int, *, ended: bool) -> list[Call]:
+def _calls(events: Iterable[_Event], rank: int, base_ns: int, *, ended: bool) -> list[RankCall]:
     """The collectives in the order of their starts; those without a sequence are counted in their group."""
     counts: Counter[str] = Counter()
     calls = []
@@ -168,7 +179,7 @@ def _calls(events: Iterable[_Event], rank: int, base_ns: int, *, ended: bool) ->
             continue
         counts[about.group] += 1
         calls.append(
-            Call(
+            RankCall(
                 rank=rank,
                 group=about.group,
                 sequence=counts[about.group] if about.sequence is None else about.sequence,

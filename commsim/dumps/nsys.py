@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from commsim.dumps.call import MOST_CALLS, Call, Dump, fault, text_of, whole
+from commsim.dumps.call import MOST_CALLS, Dump, RankCall, fault, text_of, whole
 from commsim.dumps.rank_name import rank_of
 from commsim.measure.records import collective_name
 
@@ -99,7 +99,7 @@ def _dump(path: Path, rows: list[tuple[Any, ...]], host: str) -> Dump:
         else:
             rank = ranks[device]
             counts[rank] += 1
-            calls.append(Call(rank, "", counts[rank], call[0], 0, call[1], int(start), int(end)))
+            calls.append(RankCall(rank, "", counts[rank], call[0], 0, call[1], int(start), int(end)))
     if not calls:
         raise fault(path, "found no kernel of NCCL, expected a recording with CUDA traced (nsys profile -t cuda)")
     notes = [f"{broken} kernels of NCCL have no sound time or name"] if broken else []

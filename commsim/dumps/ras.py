@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, TextIO
 
-from commsim.dumps.call import Count, Dump, Group, fault, text_of, whole
+from commsim.dumps.call import CallGroup, Count, Dump, fault, text_of, whole
 from commsim.measure.records import collective_name
 
 KIND = "ncclras"
@@ -46,7 +46,7 @@ def read_ras_json(stream: TextIO, path: Path) -> Dump:
         if not isinstance(one, dict):
             continue
         name = text_of(one.get("hash"), 40)
-        groups.append(Group(name))
+        groups.append(CallGroup(name))
         for rank in _objects(one.get("ranks")):
             counts += _counts_of(rank, name)
         for rank in _objects(one.get("missing_ranks")):
@@ -58,7 +58,7 @@ def read_ras_json(stream: TextIO, path: Path) -> Dump:
 
 def read_ras_text(stream: TextIO, path: Path) -> Dump:
     """The counts and the troubles of the text for people."""
-    groups: dict[str, Group] = {}
+    groups: dict[str, CallGroup] = {}
     counts: list[Count] = []
     group, kind, operation, launched = "", "", "", 0
     for number, whole_line in enumerate(iter(lambda: stream.readline(4096), ""), start=1):
@@ -69,7 +69,7 @@ def read_ras_text(stream: TextIO, path: Path) -> Dump:
             raise fault(path, f"found more than {_MOST_COUNTS:,} lines, expected a report of ncclras", number)
         if (head := _COMMUNICATOR.match(line)) is not None:
             group, kind, operation = head[2], head[3], ""
-            groups.setdefault(group, Group(group, f"#{head[1]}"))
+            groups.setdefault(group, CallGroup(group, f"#{head[1]}"))
         elif (of := _COUNTS.match(line)) is not None:
             operation = collective_name(of[1]) or of[1]
         elif (several := _SEVERAL.match(line)) is not None and group and operation:
@@ -81,7 +81,7 @@ def read_ras_text(stream: TextIO, path: Path) -> Dump:
     return _dump(path, list(groups.values()), counts, notes)
 
 
-def _dump(path: Path, groups: list[Group], counts: list[Count], notes: tuple[str, ...]) -> Dump:
+def _dump(path: Path, groups: list[CallGroup], counts: list[Count], notes: tuple[str, ...]) -> Dump:
     ranks = tuple(sorted({c.rank for c in counts if c.rank >= 0}))
     return Dump(path, KIND, (), groups, counts, ranks, notes=notes)
 

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from commsim.dumps.call import TOGETHER, Call
-from commsim.dumps.job import Job, Match
+from commsim.dumps.call import RankCall, is_together
+from commsim.dumps.job import DumpedJob, Match
+from commsim.units import nanoseconds, seconds_of_ns
 
 LEAST_ENDS = 3
 """Collectives that two clocks must share before one is moved."""
 
 
 @dataclass(frozen=True, eq=False)
-class Wait:
+class CallWait:
     """A collective as its ranks lived through it: seconds by rank, and the rank that entered last.
 
     ``transfer_s`` is what it took once all had entered; None where the dump has no ends. ``cost_s``: how much later
@@ -37,7 +38,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Clock:
+class HostClock:
     """How far the clock of a host is ahead of the first host's, in seconds, from so many ends."""
 
     host: str
@@ -46,13 +47,13 @@ class Clock:
     ends: int
 
 
-def waits_of(job: Job) -> tuple[list[Wait], list[Clock]]:
+def waits_of(job: DumpedJob) -> tuple[list[CallWait], list[HostClock]]:
     """Every collective that two or more ranks have, and the clocks that were moved.
 
     Of hosts that asked GPUs for calls, durations say more than starts, where there are any.
     """
     clocks = _clocks(job)
-    ahead = {rank: round(1e9 * clocks[host].ahead_s) for rank, host in job.hosts.items() if host in clocks}
+    ahead = {rank: nanoseconds(clocks[host].ahead_s) for rank, host in job.hosts.items() if host in clocks}
     timed = not job.enqueued or not any(c.seconds is not None for m in job.matches for c in m.calls.values())
     waits = []
     for match in job.matches:
@@ -64,53 +65,55 @@ def waits_of(job: Job) -> tuple[list[Wait], list[Clock]]:
     return waits, list(clocks.values())
 
 
-def _by_starts(match: Match, ahead: Mapping[int, int], job: Job) -> Wait | None:
+def _by_starts(match: Match, ahead: Mapping[int, int], job: DumpedJob) -> CallWait | None:
     calls = match.calls
     if len(calls) < 2 or any(call.start_ns is None for call in calls.values()):
         return None
-    if match.any.operation not in TOGETHER and any(call.end_ns is None for call in calls.values()):
+    if not is_together(match.any.operation) and any(call.end_ns is None for call in calls.values()):
         return None  # its ranks may have left before the last one came
     starts = {rank: (call.start_ns or 0) - ahead.get(rank, 0) for rank, call in calls.items()}
     last = max(starts, key=lambda rank: (starts[rank], rank))
     ends = {rank: call.end_ns - ahead.get(rank, 0) for rank, call in calls.items() if call.end_ns is not None}
     waiting = {
-        rank: (max(min(starts[last], ends.get(rank, starts[last])), start) - start) / 1e9
+        rank: seconds_of_ns(max(min(starts[last], ends.get(rank, starts[last])), start) - start)
         for rank, start in starts.items()
     }
-    transfer = max(median(end - starts[last] for end in ends.values()), 0) / 1e9 if len(ends) == len(calls) else None
+    transfer = None
+    if len(ends) == len(calls):
+        transfer = seconds_of_ns(max(median(end - starts[last] for end in ends.values()), 0))
     order = sorted(starts.values())
-    cost = (order[-1] - order[(len(order) - 1) // 2]) / 1e9
-    since = {rank: (start - job.origin_ns) / 1e9 for rank, start in starts.items()}
-    return Wait(match, waiting, last, transfer, cost, since)
+    cost = seconds_of_ns(order[-1] - order[(len(order) - 1) // 2])
+    since = {rank: seconds_of_ns(start - job.origin_ns) for rank, start in starts.items()}
+    return CallWait(match, waiting, last, transfer, cost, since)
 
 
-def _by_durations(match: Match) -> Wait | None:
+def _by_durations(match: Match) -> CallWait | None:
     durations = {rank: d for rank, call in match.calls.items() if (d := call.duration_s) is not None}
-    if len(durations) < max(2, len(match.calls)) or match.any.operation not in TOGETHER:
+    if len(durations) < max(2, len(match.calls)) or not is_together(match.any.operation):
         return None
     last = min(durations, key=lambda rank: (durations[rank], rank))
     order = sorted(durations.values(), reverse=True)
     waiting = {rank: seconds - durations[last] for rank, seconds in durations.items()}
-    return Wait(match, waiting, last, durations[last], order[(len(order) - 1) // 2] - durations[last])
+    return CallWait(match, waiting, last, durations[last], order[(len(order) - 1) // 2] - durations[last])
 
 
-def _clocks(job: Job) -> dict[str, Clock]:
+def _clocks(job: DumpedJob) -> dict[str, HostClock]:
     """How far each host's clock is ahead; empty where there is one host, or none is named."""
     hosts = job.hosts
     if len({host for host in hosts.values() if host}) < 2:
         return {}
     pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for match in job.matches:
-        if match.any.operation in TOGETHER:
+        if is_together(match.any.operation):
             ends = _ends_by_host(match.calls.values(), hosts)
             first = min(ends, default="")
             for host, end in ends.items():
                 if host != first:
-                    pairs[first, host].append((end - ends[first]) / 1e9)
+                    pairs[first, host].append(seconds_of_ns(end - ends[first]))
     return _joined({pair: ends for pair, ends in pairs.items() if len(ends) >= LEAST_ENDS})
 
 
-def _ends_by_host(calls: Iterable[Call], hosts: Mapping[int, str]) -> dict[str, float]:
+def _ends_by_host(calls: Iterable[RankCall], hosts: Mapping[int, str]) -> dict[str, float]:
     by: dict[str, list[int]] = defaultdict(list)
     for call in calls:
         if call.end_ns is not None and hosts.get(call.rank):
@@ -118,7 +121,7 @@ def _ends_by_host(calls: Iterable[Call], hosts: Mapping[int, str]) -> dict[str, 
     return {host: median(ends) for host, ends in by.items()}
 
 
-def _joined(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Clock]:
+def _joined(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, HostClock]:
     """All clocks against the first, along the pairs that share collectives."""
     beside: dict[str, list[tuple[str, float, float, int]]] = defaultdict(list)
     for (first, other), differences in pairs.items():
@@ -126,13 +129,13 @@ def _joined(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Clock
         spread = median([abs(value - ahead) for value in differences])
         beside[first].append((other, ahead, spread, len(differences)))
         beside[other].append((first, -ahead, spread, len(differences)))
-    clocks: dict[str, Clock] = {}
+    clocks: dict[str, HostClock] = {}
     waiting = [min(beside)] if beside else []
     for host in waiting:
-        clocks.setdefault(host, Clock(host, 0.0, 0.0, 0))
+        clocks.setdefault(host, HostClock(host, 0.0, 0.0, 0))
         for other, ahead, spread, count in beside[host]:
             if other not in clocks:
-                clocks[other] = Clock(other, clocks[host].ahead_s + ahead, spread, count)
+                clocks[other] = HostClock(other, clocks[host].ahead_s + ahead, spread, count)
                 waiting.append(other)
     return clocks
 
@@ -149,7 +152,7 @@ class RankTime:
     cost_s: float
 
 
-def rank_times(waits: Sequence[Wait]) -> list[RankTime]:
+def rank_times(waits: Sequence[CallWait]) -> list[RankTime]:
     """Of every rank, in order."""
     calls, last = defaultdict[int, int](int), defaultdict[int, int](int)
     waiting, transfer, cost = (defaultdict[int, float](float) for _ in range(3))

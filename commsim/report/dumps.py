@@ -10,7 +10,7 @@ from commsim.accuracy.expected import CallKind
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import covered_s
 from commsim.dumps.job import Match
-from commsim.dumps.waits import Wait
+from commsim.dumps.waits import CallWait
 from commsim.report import style
 from commsim.report.page import Facts, Page, Section, picture, size_cell, table
 from commsim.report.tables import aligned, format_time_us
@@ -53,9 +53,9 @@ def _kinds_table(found: Diagnosis) -> list[str]:
     lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
-    words = "what a call takes once all its ranks are in it"
+    words = "once all ranks are in it"
     if not expected:
-        words += "; waiting: the median of each call's longest"
+        words += "; waiting: the longest of each call; medians"
     return [f"# Calls: transfer: {words}", *lines]
 
 
@@ -153,7 +153,7 @@ def _kind_dict(kind: CallKind) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _call_dict(match: Match, wait: Wait | None) -> dict[str, Any]:
+def _call_dict(match: Match, wait: CallWait | None) -> dict[str, Any]:
     call = match.any
     return {
         "collective": call.operation, "group": match.group.name, "sequence": match.sequence,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from commsim.accuracy.diagnosis import diagnose
 from commsim.accuracy.expected import slow_findings
-from commsim.dumps.call import Call, Dump, Group
+from commsim.dumps.call import CallGroup, Dump, RankCall
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import findings_of, late_findings
 from commsim.dumps.job import job_of
@@ -26,13 +26,13 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "dumps"
 MS = 1_000_000
 
 
-def _dump(rank: int, *calls: Call, host: str = "", ranks: tuple[int, ...] = (0, 1, 2)) -> Dump:
-    return Dump(Path(f"r{rank}"), "test", calls, (Group("g", "", ranks),), ranks=(rank,), host=host)
+def _dump(rank: int, *calls: RankCall, host: str = "", ranks: tuple[int, ...] = (0, 1, 2)) -> Dump:
+    return Dump(Path(f"r{rank}"), "test", calls, (CallGroup("g", "", ranks),), ranks=(rank,), host=host)
 
 
-def _call(rank: int, sequence: int, start_ms: float | None, end_ms: float | None, **more: object) -> Call:
+def _call(rank: int, sequence: int, start_ms: float | None, end_ms: float | None, **more: object) -> RankCall:
     start, end = (None if t is None else round(t * MS) for t in (start_ms, end_ms))
-    call = Call(rank, "g", sequence, "all_reduce", 4096, "float32", start, end)
+    call = RankCall(rank, "g", sequence, "all_reduce", 4096, "float32", start, end)
     return replace(call, **more)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,8 @@ def test_two_roads_to_the_waiting(seed: int, ahead_ms: float, late: float, n_ran
     dumps = []
     for r in range(n_ranks):
         off = round(ahead_ms * MS) if r >= n_ranks // 2 else 0
-        calls = [Call(r, "g", c, "all_reduce", 8, "", job.starts[c][r] + off, job.ends[c][r] + off) for c in range(10)]
+        times = [(job.starts[c][r] + off, job.ends[c][r] + off) for c in range(10)]
+        calls = [RankCall(r, "g", c, "all_reduce", 8, "", *start_end) for c, start_end in enumerate(times)]
         dumps.append(Dump(Path(f"r{r}"), "test", calls, ranks=(r,), host="ab"[r >= n_ranks // 2]))
     by_starts, clocks = waits_of(job_of(dumps))
     bare = [
@@ -165,11 +166,11 @@ def test_who_waits_elsewhere_comes_after_who_does_not() -> None:
     """Rank 1 is missing from a since it waits in b for rank 2, which is in neither."""
 
     def made(rank: int, *names: str) -> Dump:
-        calls = [Call(rank, n, 1, "all_reduce", 4, "", 10 * i + 1, None, state="started") for i, n in enumerate(names)]
-        groups = (Group("a", "", (0, 1)), Group("b", "", (1, 2)))
+        calls = [RankCall(rank, n, 1, "all_reduce", 4, "", 10 * i + 1, state="started") for i, n in enumerate(names)]
+        groups = (CallGroup("a", "", (0, 1)), CallGroup("b", "", (1, 2)))
         return Dump(Path(f"r{rank}"), "test", calls, groups, ranks=(rank,))
 
-    job = job_of([made(0, "a"), made(1, "b"), replace(made(2), calls=[Call(2, "c", 1, "barrier")])])
+    job = job_of([made(0, "a"), made(1, "b"), replace(made(2), calls=[RankCall(2, "c", 1, "barrier")])])
     first, second = (f for f in findings_of(job) if f.kind == "missing")
     assert (first.ranks, first.group) == ((2,), "b")
     assert (second.ranks, second.group) == ((1,), "a")
