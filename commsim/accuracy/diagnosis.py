@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from commsim.accuracy.expected import CallKind, kinds_of, slow_findings
+from commsim.accuracy.replay import NOTE, Replayed, replay
 from commsim.dumps.finding import DumpFinding, format_ranks
 from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, findings_of, late_findings
 from commsim.dumps.job import DumpedJob, job_of
@@ -27,6 +28,7 @@ class Diagnosis:
     findings: Sequence[DumpFinding]
     machine: str | None
     notes: tuple[str, ...]
+    replayed: Replayed | None = None
 
     @cached_property
     def ranks(self) -> list[RankTime]:
@@ -35,7 +37,10 @@ class Diagnosis:
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """What is wrong, one sentence each; else that nothing is, and what the dump cannot tell."""
+        """What is wrong, one sentence each; else that nothing is, and what the dump cannot tell; then the replay."""
+        return (*self._verdict(), *((self.replayed.answer,) if self.replayed else ()))
+
+    def _verdict(self) -> tuple[str, ...]:
         if self.findings:
             return tuple(_sentence(finding.text) for finding in self.findings)
         counted = f"{len(self.job.matches):,} collectives of {format_ranks(self.job.ranks)}"
@@ -67,10 +72,13 @@ def _sentence(text: str) -> str:
 def diagnose(
     paths: Sequence[Path],
     machine: str | None = None,
+    changes: Sequence[str] = (),
     late_share: float = LATE_SHARE,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Diagnosis:
     """What files and folders of dumps say, against a machine if one is named; CommsimError where they cannot be read.
+
+    With ``changes`` (``key=value``) the calls are replayed on the machine as it is and as it is then.
 
     ``progress`` is called with the number of files read. A rank is late that cost the others more than ``late_share``
     of the time that the dumps cover, the first collective of a recording apart.
@@ -82,7 +90,9 @@ def diagnose(
     kinds, warnings = kinds_of(job, waits, machine)
     judged = waits[1:] if len(waits) > 2 else waits
     findings += late_findings(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
-    return Diagnosis(job, waits, clocks, kinds, findings, machine, (*_notes(job, waits, clocks, findings), *warnings))
+    replayed = replay(job, waits, machine, changes) if changes and machine is not None else None
+    notes = (*_notes(job, waits, clocks, findings), *warnings, *((NOTE,) if replayed else ()))
+    return Diagnosis(job, waits, clocks, kinds, findings, machine, notes, replayed)
 
 
 def _notes(

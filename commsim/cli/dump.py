@@ -33,6 +33,15 @@ def dump(
             "of a shipped scenario.",
         ),
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="KEY=VALUE",
+            help="With --on: replay the calls with another setting, such as nics=4, nic_rate='200 Gb/s', "
+            "version=2.28.3, or a key of a scenario (library.env.NCCL_ALGO=Ring); may stand several times.",
+        ),
+    ] = None,
     late: Annotated[
         float,
         typer.Option(
@@ -56,10 +65,14 @@ def dump(
 ) -> None:
     """Say what was wrong in a job, from what it left behind: rank, call and cause first, then the calls."""
     failing = _failing(fail_on)
+    if changes and on is None:
+        raise typer.BadParameter("found it without --on, which names the machine", param_hint="--with")
     from commsim.accuracy.diagnosis import diagnose
 
     with stages_bar(json_output) as show:
-        found = diagnose(files, on, late / 100, lambda count: show("files", count + 1, max(len(files), count + 1)))
+        found = diagnose(
+            files, on, changes or (), late / 100, lambda count: show("files", count + 1, max(len(files), count + 1))
+        )
     written = _write(found, out, html)
     if json_output:
         from commsim.report.dumps import dump_dict
@@ -106,10 +119,14 @@ def _say(found: Diagnosis, written: list[Path]) -> None:
     """Prints the answer, what limits it, then the tables."""
     from commsim.report.dumps import dump_tables
 
-    for line in found.answer[:_MOST_SENTENCES]:
+    replayed = found.replayed is not None
+    answer = found.answer[:-1] if replayed else found.answer
+    for line in answer[:_MOST_SENTENCES]:
         say(line)
-    if len(found.answer) > _MOST_SENTENCES:
-        say(f"And {len(found.answer) - _MOST_SENTENCES} more findings (--json has all).")
+    if len(answer) > _MOST_SENTENCES:
+        say(f"And {len(answer) - _MOST_SENTENCES} more findings (--json has all).")
+    if replayed:
+        say(found.answer[-1])
     for note in found.notes:
         say(f"# {note}")
     if text := dump_tables(found):

@@ -125,6 +125,14 @@ def dump_dict(found: Diagnosis) -> dict[str, Any]:
         ],
         "notes": list(found.notes),
         "machine": found.machine,
+        "replayed": None
+        if found.replayed is None
+        else {
+            "measured_us": microseconds(found.replayed.measured_s),
+            "machine_us": microseconds(found.replayed.machine_s),
+            "changed_us": microseconds(found.replayed.changed_s),
+            "changes": list(found.replayed.changes),
+        },
         "calls_by_kind": [_kind_dict(kind) for kind in found.kinds],
         "calls": [_call_dict(match, by_match.get(id(match))) for match in job.matches],
         "ranks_time": [
