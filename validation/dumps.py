@@ -102,7 +102,7 @@ def page(figures: dict[str, Any]) -> str:
         "Written by `make accuracy-dumps`; do not edit by hand. [Read my dump](guides/read-my-dump.md) says what the "
         "command reads. Here it reads dumps of jobs in which one rank was late, missing or wrong on purpose.",
         "",
-        f"{len(scores)} sets of dumps: the first sentence names rank, call and cause in {named}. Waiting of "
+        f"{len(scores)} sets of dumps: rank, call and cause are named in {named}. Waiting of "
         f"{1e3 * dump_score.LEAST_S:.0f} ms and more is off by {100 * max(errors):.1f} % at most ({pairs})"
         + (f", in dumps of real ranks by {100 * max(own):.1f} % ({len(own)})." if own else "."),
         "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from commsim.accuracy.expected import CallKind, kinds_of, slow_findings
 from commsim.accuracy.replay import NOTE, Replayed, replay
 from commsim.dumps.finding import DumpFinding, format_ranks
-from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, findings_of, late_findings
+from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, cut_recordings, findings_of, late_findings
 from commsim.dumps.job import DumpedJob, job_of
 from commsim.dumps.reading import dumps_of
 from commsim.dumps.waits import CallWait, HostClock, RankTime, rank_times, waits_of
@@ -59,6 +59,9 @@ class Diagnosis:
         return (text,)
 
 
+MOST_CUT = 4
+"""Recordings that end early, by name."""
+
 _ALONE = (
     "Who was waited for needs the files of the other ranks; what a call took beyond the quickest of its kind is "
     "waiting, or a slower transfer."
@@ -66,7 +69,8 @@ _ALONE = (
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    named = "_" in text.split(" ", 1)[0]  # a sentence may begin with a collective, which keeps its name
+    return f"{text if named else text[0].upper() + text[1:]}."
 
 
 def diagnose(
@@ -100,6 +104,8 @@ def _notes(
 ) -> list[str]:
     """What of the dumps limits what is said."""
     notes = list(job.notes)
+    if job.kind != "NCCL inspector":  # which leaves calls out
+        notes += cut_recordings(job)[:MOST_CUT]
     absent = sorted({rank for group in job.groups.values() for rank in group.ranks or ()} - set(job.ranks))
     if absent and job.matches:
         notes.append(f"there is no file of {format_ranks(absent)}: whether they entered a call is not known")

@@ -44,14 +44,14 @@ class Replayed:
     def answer(self) -> str:
         """One sentence."""
         share = 100 * (self.changed_s / self.machine_s - 1) if self.machine_s else 0.0
+        words = f"{abs(share):.1f} % {'longer' if share > 0 else 'less'}" if abs(share) >= 0.05 else "the same"
         return (
             f"Replayed on the machine the calls and what is between them take {format_time(self.machine_s)} (measured: "
-            f"{format_time(self.measured_s)}); with {', '.join(self.changes)} {format_time(self.changed_s)}, "
-            f"{abs(share):.1f} % {'longer' if share >= 0 else 'less'}."
+            f"{format_time(self.measured_s)}); with {', '.join(self.changes)} {format_time(self.changed_s)}, {words}."
         )
 
 
-NOTE = "what ran beside a call is not in a dump: as if nothing did, a change has its full effect"
+NOTE = "what ran beside a call is not in a dump: a change has its full effect here, in the job at most that"
 
 
 def replay(job: DumpedJob, waits: Sequence[CallWait], machine: str, changes: Sequence[str]) -> Replayed:

@@ -18,10 +18,11 @@ from commsim.units import seconds_of_ns
 State = Literal["scheduled", "started", "completed", "ended"]
 """``ended``: over, but the format cannot say whether well (gloo's entries of a flight recorder)."""
 
-MOST_CALLS = 200_000
+MOST_CALLS = 100_000
 """Of one file."""
 
 MOST_CALLS_OF_A_JOB = 1_000_000
+MOST_GROUPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from commsim.collectives.semantics import DIVIDED, ROOTED
 from commsim.dumps.call import RankCall, is_together
@@ -21,12 +23,9 @@ _NO_SIZES = (ROOTED & DIVIDED) | {"all_to_all", "barrier"}
 
 def findings_of(job: DumpedJob) -> list[DumpFinding]:
     """What is wrong with the calls of a job, what explains the others first; nothing of time."""
-    by_group: dict[str, list[Match]] = defaultdict(list)
-    for match in job.matches:
-        by_group[match.group.name].append(match)
+    by_group = _by_group(job)
     findings = counted_findings(job.counts)
     for matches in by_group.values():
-        matches.sort(key=lambda m: m.sequence)
         different = _mismatch(matches)
         findings += different or (_missing(job, matches) if job.kind != "NCCL inspector" else [])
         if not different:
@@ -52,17 +51,21 @@ def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
             last[rank] = max(last.get(rank, -1), match.sequence)
     front = max(last.values())
     behind: dict[int, list[int]] = defaultdict(list)
-    for rank in group.ranks or ():
-        if rank in job.ranks and last.get(rank, -1) < front:
+    members, here = frozenset(group.ranks or ()), frozenset(job.ranks)
+    for rank in sorted(members & here):
+        if last.get(rank, -1) < front:
             behind[last.get(rank, -1)].append(rank)
     open_calls = [m for m in matches if _unfinished(m.calls.values())]
     findings = []
     for past, ranks in sorted(behind.items()):
-        at = next(m for m in matches if m.sequence > past)
-        if open_calls and open_calls[0].sequence < at.sequence and set(group.ranks or ()) <= open_calls[0].calls.keys():
+        at = _next(matches, past)
+        assert at is not None, "a rank is behind another"
+        if open_calls and open_calls[0].sequence < at.sequence and members <= open_calls[0].calls.keys():
             continue  # hosts ask for calls ahead of time: the one that hangs is before, and all are in it
+        if _is_edge(at, matches):
+            continue
         findings.append(_never_entered(job, at, ranks, past))
-    absent = [rank for rank in group.ranks or () if rank not in job.ranks]
+    absent = sorted(members - here)
     if absent and open_calls and not findings:
         at = open_calls[0]
         text = (
@@ -71,6 +74,48 @@ def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
         )
         findings.append(DumpFinding("missing", tuple(absent), group.name, at.sequence, at.any.operation, text))
     return findings
+
+
+UNUSUAL = 10.0
+"""Times the median duration of a group's calls: so long is a call that ends by a timeout, not one that went well."""
+
+
+def _is_edge(at: Match, matches: Sequence[Match]) -> bool:
+    """Whether a call that some ranks lack was left by the others as calls are: then those were in it, too, and their
+    recording ends before."""
+    own = [call.duration_s for call in at.calls.values()]
+    if not is_together(at.any.operation) or any(call.end_ns is None for call in at.calls.values()):
+        return False
+    usual = [d for match in matches for call in match.calls.values() if (d := call.duration_s) is not None]
+    return max(d or 0.0 for d in own) <= UNUSUAL * median(usual)
+
+
+def cut_recordings(job: DumpedJob) -> list[str]:
+    """Which recordings end before a call that the other ranks have, in words."""
+    texts = []
+    for matches in _by_group(job).values():
+        last = {rank: match.sequence for match in matches for rank in match.calls}
+        for rank in sorted(set(job.ranks).intersection(matches[0].group.ranks or ())):
+            after = _next(matches, last.get(rank, -1))
+            if after is not None and _is_edge(after, matches):
+                texts.append(f"the recording of rank {rank} ends before {_of(after)}, which others left")
+    return texts
+
+
+def _next(matches: Sequence[Match], past: int) -> Match | None:
+    """The first call of a group after a number."""
+    at = bisect_right(matches, past, key=lambda match: match.sequence)
+    return matches[at] if at < len(matches) else None
+
+
+def _by_group(job: DumpedJob) -> dict[str, list[Match]]:
+    """The matches of each group in their order."""
+    by_group: dict[str, list[Match]] = defaultdict(list)
+    for match in job.matches:
+        by_group[match.group.name].append(match)
+    for matches in by_group.values():
+        matches.sort(key=lambda m: m.sequence)
+    return by_group
 
 
 def _never_entered(job: DumpedJob, at: Match, ranks: list[int], past: int) -> DumpFinding:
@@ -165,8 +210,9 @@ def _shifted(matches: Sequence[Match], rank: int, other: int) -> str:
 
 def _stuck(matches: Sequence[Match]) -> list[DumpFinding]:
     """The first call that all ranks entered and some did not leave."""
+    members = frozenset(matches[0].group.ranks or ())
     for match in matches:
-        if not set(match.group.ranks or ()) <= match.calls.keys():
+        if not members <= match.calls.keys():
             continue
         states = {rank: call.state for rank, call in match.calls.items()}
         inside = [rank for rank, state in states.items() if state in ("scheduled", "started")]

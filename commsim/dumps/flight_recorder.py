@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from commsim.dumps.call import (
     MOST_CALLS,
+    MOST_GROUPS,
     CallGroup,
     Dump,
     RankCall,
@@ -33,7 +34,7 @@ from commsim.dumps.rank_name import rank_of
 KIND = "flight recorder"
 _MESSAGES = ("send", "recv")
 _MOST_TENSORS = 100_000
-_MOST_RANKS = 1 << 20
+_MOST_RANKS = 1 << 17
 
 
 def read_flight_json(stream: TextIO, path: Path) -> Dump:
@@ -79,7 +80,7 @@ def _dump(path: Path, rank: int, calls: list[RankCall], messages: int, document:
 def _groups(document: dict[Any, Any]) -> list[CallGroup]:
     config = document.get("pg_config")
     groups = []
-    for name, about in list(config.items())[:100_000] if isinstance(config, dict) else ():
+    for name, about in list(config.items())[:MOST_GROUPS] if isinstance(config, dict) else ():
         if isinstance(about, dict) and (ranks := listed_ranks(about.get("ranks"))):
             groups.append(CallGroup(text_of(name), text_of(about.get("desc")), ranks))
     return groups

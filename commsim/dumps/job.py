@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from commsim.dumps.call import MOST_CALLS_OF_A_JOB, CallGroup, Count, Dump, RankCall, fault
+from commsim.dumps.call import MOST_CALLS_OF_A_JOB, MOST_GROUPS, CallGroup, Count, Dump, RankCall, fault
+from commsim.dumps.finding import format_ranks
 from commsim.errors import LogFormatError
 
 DEFAULT_GROUP = "default_pg"
@@ -76,6 +77,7 @@ class DumpedJob:
 def job_of(dumps: Sequence[Dump]) -> DumpedJob:
     """The job of some dumps; LogFormatError where they are not those of one job."""
     _check(dumps)
+    dumps = _apart(dumps)
     calls = [call for dump in dumps for call in dump.calls]
     if len(calls) > MOST_CALLS_OF_A_JOB:
         raise LogFormatError(
@@ -89,6 +91,8 @@ def job_of(dumps: Sequence[Dump]) -> DumpedJob:
     for call in calls:
         together[call.group, call.sequence][call.rank] = call
         groups.setdefault(call.group, CallGroup(call.group))
+    if len(groups) > MOST_GROUPS:
+        raise LogFormatError(f"found {len(groups):,} groups of ranks, expected at most {MOST_GROUPS:,}")
     _fill(groups, together, dumps)
     matches = [Match(groups[g], s, dict(sorted(by.items()))) for (g, s), by in together.items()]
     matches.sort(key=lambda m: (min((c.start_ns or 0 for c in m.calls.values()), default=0), m.group.name, m.sequence))
@@ -109,6 +113,26 @@ def _check(dumps: Sequence[Dump]) -> None:
                     dump.path, f"found rank {rank}, which {owners[rank].path} has too; expected one file for each"
                 )
             owners[rank] = dump
+
+
+def _apart(dumps: Sequence[Dump]) -> list[Dump]:
+    """The dumps with other names for groups of one name that are of different ranks, as torch's split_group makes."""
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for dump in dumps:
+        for group in dump.groups:
+            members[group.name].add(group.ranks or ())
+    return [
+        _renamed(dump, {name for name, ranks in members.items() if len(ranks - {()}) > 1 and name}) for dump in dumps
+    ]
+
+
+def _renamed(dump: Dump, names: set[str]) -> Dump:
+    new = {g.name: f"{g.name} of {format_ranks(g.ranks)}" for g in dump.groups if g.name in names and g.ranks}
+    if not new:
+        return dump
+    groups = [replace(group, name=new.get(group.name, group.name)) for group in dump.groups]
+    calls = [replace(call, group=new[call.group]) if call.group in new else call for call in dump.calls]
+    return replace(dump, groups=groups, calls=calls)
 
 
 def _groups(dumps: Sequence[Dump]) -> dict[str, CallGroup]:

@@ -78,12 +78,15 @@ class JsonItems:
         self.rest = rest if isinstance(rest, dict) else {}
 
     def _gap(self) -> None:
+        begun = self._read
         while True:
             gap = _GAP.match(self._text, self._at)
             assert gap is not None
             self._at = gap.end()
             if self._at < len(self._text):
                 return
+            if self._read - begun > MOST_ITEM:
+                raise self._fault(f"found more than {MOST_ITEM >> 20} MiB of nothing in {self._name}")
             if not self._more():
                 raise self._fault(f"the file ends within {self._name}")
 

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from commsim.dumps.call import (
     MOST_CALLS,
+    MOST_GROUPS,
     CallGroup,
     Dump,
     RankCall,
@@ -148,7 +149,7 @@ def _groups(about: dict[str, Any]) -> dict[str, CallGroup]:
     config = about.get("pg_config")
     return {
         name: CallGroup(name, text_of(one.get("pg_desc")), ranks)
-        for one in (config[:100_000] if isinstance(config, list) else ())
+        for one in (config[:MOST_GROUPS] if isinstance(config, list) else ())
         if isinstance(one, dict) and (ranks := listed_ranks(one.get("ranks")))
         for name in [text_of(one.get("pg_name"))]
     }

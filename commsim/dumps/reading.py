@@ -7,6 +7,7 @@ import io
 import stat
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -25,9 +26,16 @@ _MOST_FILES = 4096
 KINDS = "PyTorch's flight recorder, a Kineto trace, NCCL's inspector, ncclras, or an export of nsys"
 
 
+class UnknownKindError(LogFormatError):
+    """A file that is none of the kinds that are read."""
+
+
 def dumps_of(paths: Sequence[Path], progress: Callable[[int], None] = lambda count: None) -> list[Dump]:
-    """The dumps of files and of all files in folders; LogFormatError with every file that cannot be read."""
+    """The dumps of files and of those in folders, where other files may lie; LogFormatError with every one that cannot
+    be read."""
     dumps: list[Dump] = []
+    others: list[str] = []
+    given = set(paths)
     faults: list[Fault] = []
     texts: list[str] = []
     files = _files(paths)
@@ -35,11 +43,21 @@ def dumps_of(paths: Sequence[Path], progress: Callable[[int], None] = lambda cou
         progress(count)
         try:
             dumps.append(read_dump(path))
+        except UnknownKindError as error:
+            if path in given:
+                texts.append(str(error))
+                faults += error.faults
+            others.append(path.name)
         except LogFormatError as error:
             faults += error.faults
             texts.append(str(error))
     if texts:
         raise LogFormatError(faults) if faults else LogFormatError("\n".join(texts))
+    if not dumps:
+        raise fault(paths[0], f"found {len(others)} files in folders, expected among them {KINDS}")
+    if others:
+        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        dumps[0] = replace(dumps[0], notes=(*dumps[0].notes, f"{len(others)} files in folders are no dumps: {shown}"))
     return dumps
 
 
@@ -106,7 +124,7 @@ def _by_head(head: bytes, stream: BinaryIO, path: Path, *, packed: bool) -> Dump
         raise fault(path, "found a zip archive, expected the files in it")
     reader = _text_reader(head)
     if reader is None:
-        raise fault(path, f"found {_shown(head)}, expected one of {KINDS}")
+        raise UnknownKindError(fault(path, f"found {_shown(head)}, expected one of {KINDS}").faults)
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as text:
         return reader(text, path)
 

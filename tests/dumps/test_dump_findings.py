@@ -177,6 +177,31 @@ def test_who_waits_elsewhere_comes_after_who_does_not() -> None:
     assert second.text.endswith("it waits itself in all_reduce #1 of group b")
 
 
+def test_groups_of_one_name_and_other_ranks_are_apart() -> None:
+    """Two halves that call themselves the same; rank 2 is missing from its own."""
+
+    def made(rank: int, calls: int) -> Dump:
+        half = (0, 1) if rank < 2 else (2, 3)
+        row = [RankCall(rank, "tp", c + 1, "all_reduce", 4, "", 10 * c + 1, state="completed") for c in range(calls)]
+        return Dump(Path(f"r{rank}"), "test", row, (CallGroup("tp", "", half),), ranks=(rank,))
+
+    job = job_of([made(0, 3), made(1, 3), made(2, 1), made(3, 2)])
+    assert set(job.groups) == {"tp of ranks 0, 1", "tp of ranks 2, 3"}
+    (missing,) = (f for f in findings_of(job) if f.kind == "missing")
+    assert (missing.ranks, missing.sequence, missing.group) == ((2,), 2, "tp of ranks 2, 3")
+
+
+def test_a_recording_that_ends_early_is_no_missing_rank(tmp_path: Path) -> None:
+    """The others left the call as ever: the rank was in it, or they would not have."""
+    files = dump_forms.write_kineto(tmp_path, JOB, host_of=str, packed=False)
+    document = json.loads(files[2].read_text())
+    document["traceEvents"] = document["traceEvents"][:-2]
+    files[2].write_text(json.dumps(document))
+    found = diagnose(files)
+    assert found.findings == []
+    assert any("the recording of rank 2 ends before all_gather #8" in note for note in found.notes)
+
+
 def test_late_by_its_share() -> None:
     dumps = [_dump(r, *(_call(r, s, 100 * s + (r == 2) * 20, 100 * s + 30) for s in range(10))) for r in range(3)]
     job = job_of(dumps)

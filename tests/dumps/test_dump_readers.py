@@ -211,9 +211,21 @@ def test_what_cannot_be_read_says_where(tmp_path: Path, name: str, content: byte
 
 def test_every_broken_file_is_named(tmp_path: Path) -> None:
     for name in ("a0", "b1"):
-        (tmp_path / name).write_bytes(b"nonsense")
+        (tmp_path / name).write_bytes(b'{"entries": [}')
     with pytest.raises(LogFormatError, match=r"a0.*\n.*b1"):
         dumps_of([tmp_path])
+
+
+def test_other_files_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "README").write_text("hello")
+    with pytest.raises(LogFormatError, match="found 1 files in folders"):
+        dumps_of([tmp_path])
+    dump_forms.write_flight(tmp_path, JOB)
+    dumps = dumps_of([tmp_path])
+    assert [dump.ranks for dump in dumps] == [(0,), (1,)]
+    assert dumps[0].notes == ("1 files in folders are no dumps: README",)
+    with pytest.raises(LogFormatError, match="begins with b'hello'"):
+        dumps_of([tmp_path / "README", tmp_path])
 
 
 def test_a_table_that_is_a_view_is_refused(tmp_path: Path) -> None:
