@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +66,8 @@ def dump(
 ) -> None:
     """Say what was wrong in a job, from what it left behind: rank, call and cause first, then the calls."""
     failing = _failing(fail_on)
+    if isnan(late):
+        raise typer.BadParameter("found nan, expected a part of the time in percent", param_hint="--late")
     if changes and on is None:
         raise typer.BadParameter("found it without --on, which names the machine", param_hint="--with")
     from commsim.accuracy.diagnosis import diagnose

@@ -82,6 +82,8 @@ def test_what_fails(late: Path) -> None:
     assert dump(late, "--fail-on", "missing,stuck").exit_code == 0
     assert dump(late, "--fail-on", "late", "--late", "99").exit_code == 0
     assert dump(late, "--fail-on", "wrong").exit_code == 2
+    assert dump(late, "--late", "nan").exit_code == 2
+    assert dump(late, "--with", "nics=4").exit_code == 2
 
 
 def test_pictures_and_page(late: Path, tmp_path: Path) -> None:
