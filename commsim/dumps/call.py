@@ -7,11 +7,12 @@ coarse for a kernel of ten microseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from commsim.collectives.semantics import ITEM_BYTES, NCCL_TESTS, ROOTED
+from commsim.dumps.messages import OpenMessage
 from commsim.errors import Fault, LogFormatError
 from commsim.units import seconds_of_ns
 
@@ -92,8 +93,10 @@ class Dump:
     """Whether calls say which group they are of; else all are counted as one group's."""
     starts: Literal["entered", "enqueued"] = "entered"
     """Whether starts are those of the call itself, or of the host that asked a GPU for it."""
-    messages: int = field(default=0)
-    """Sends and receives, which are counted and not matched."""
+    messages: int = 0
+    """Sends and receives."""
+    open_messages: tuple[OpenMessage, ...] = ()
+    """Those that did not end, where the format says so."""
 
 
 def fault(path: Path, message: str, line: int = 0) -> LogFormatError:

@@ -12,6 +12,7 @@ from commsim.dumps.call import RankCall, is_together
 from commsim.dumps.counts import counted_findings
 from commsim.dumps.finding import KINDS, DumpFinding, format_ranks
 from commsim.dumps.job import DumpedJob, Match
+from commsim.dumps.messages import message_findings
 from commsim.dumps.waits import CallWait, RankTime
 
 LATE_SHARE = 0.05
@@ -30,7 +31,10 @@ def findings_of(job: DumpedJob) -> list[DumpFinding]:
         findings += different or (_missing(job, matches) if job.kind != "NCCL inspector" else [])
         if not different:
             findings += _stuck(matches)
-    return _roots_first(findings, by_group)
+    findings = _roots_first(findings, by_group)
+    inside = {rank for m in job.matches for rank, call in m.calls.items() if call.state in ("scheduled", "started")}
+    members = {name: group.ranks or () for name, group in job.groups.items()}
+    return [*findings, *message_findings((m for dump in job.dumps for m in dump.open_messages), members, inside)]
 
 
 def before_mismatch(waits: Sequence[CallWait], findings: Sequence[DumpFinding]) -> list[CallWait]:

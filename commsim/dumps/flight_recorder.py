@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
 from typing import Any, TextIO
@@ -28,6 +29,7 @@ from commsim.dumps.call import (
     whole,
 )
 from commsim.dumps.json_items import JsonItems
+from commsim.dumps.messages import MOST_OPEN, OpenMessage, open_message
 from commsim.dumps.plain_pickle import MOST_BYTES, PickleFaultError, load_plain
 from commsim.dumps.rank_name import rank_of
 
@@ -41,8 +43,8 @@ def read_flight_json(stream: TextIO, path: Path) -> Dump:
     """The dump of a JSON file."""
     items = JsonItems(stream, "entries", path)
     rank = _rank(path)
-    calls, messages = _calls(items, rank, path)
-    return _dump(path, rank, calls, messages, items.rest)
+    held = _held(items, rank, path)
+    return _dump(path, rank, held, items.rest)
 
 
 def read_flight_pickle(data: bytes, path: Path) -> Dump:
@@ -56,8 +58,8 @@ def read_flight_pickle(data: bytes, path: Path) -> Dump:
     if not isinstance(document, dict) or not isinstance(document.get("entries"), list):
         raise fault(path, "found a pickle without a list of entries, expected a dump of PyTorch's flight recorder")
     rank = _rank(path)
-    calls, messages = _calls((e for e in document["entries"] if isinstance(e, dict)), rank, path)
-    return _dump(path, rank, calls, messages, document)
+    held = _held((e for e in document["entries"] if isinstance(e, dict)), rank, path)
+    return _dump(path, rank, held, document)
 
 
 def _rank(path: Path) -> int:
@@ -69,11 +71,28 @@ def _rank(path: Path) -> int:
     return rank
 
 
-def _dump(path: Path, rank: int, calls: list[RankCall], messages: int, document: dict[Any, Any]) -> Dump:
+@dataclass
+class _Held:
+    """What the entries hold."""
+
+    calls: list[RankCall] = field(default_factory=list)
+    open_messages: list[OpenMessage] = field(default_factory=list)
+    messages: int = 0
+
+
+def _dump(path: Path, rank: int, held: _Held, document: dict[Any, Any]) -> Dump:
     version = text_of(document.get("version"), 20)
     notes = [] if version.startswith("2.") else [f"version {version!r} of the dump, expected 2.x: read as those"]
     return Dump(
-        path, KIND, calls, _groups(document), ranks=(rank,), notes=tuple(notes), starts="enqueued", messages=messages
+        path,
+        KIND,
+        held.calls,
+        _groups(document),
+        ranks=(rank,),
+        notes=tuple(notes),
+        starts="enqueued",
+        messages=held.messages,
+        open_messages=tuple(held.open_messages),
     )
 
 
@@ -97,23 +116,33 @@ def listed_ranks(value: Any) -> tuple[int, ...]:
     return tuple(sorted({int(rank) for rank in value}))
 
 
-def _calls(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> tuple[list[RankCall], int]:
-    calls, messages, broken = [], 0, 0
+def _held(entries: Iterable[dict[Any, Any]], rank: int, path: Path) -> _Held:
+    held, broken = _Held(), 0
     for entry in entries:
         name = text_of(entry.get("profiling_name"), 100)
         if entry.get("is_p2p") is True or operation_of(name).split(" ")[0] in _MESSAGES:
-            messages += 1
+            held.messages += 1
+            if len(held.open_messages) < MOST_OPEN and (message := _open(entry, name, rank)) is not None:
+                held.open_messages.append(message)
         elif (call := _call(entry, name, rank)) is not None:
-            calls.append(call)
+            held.calls.append(call)
         else:
             broken += 1
-        if len(calls) > MOST_CALLS:
+        if len(held.calls) > MOST_CALLS:
             raise fault(path, f"found more than {MOST_CALLS:,} calls; cut the file")
-    if broken and broken >= len(calls):
+    if broken and broken >= len(held.calls):
         raise fault(
             path, f"found {broken} entries without group, sequence or name, expected those of a flight recorder"
         )
-    return calls, messages
+    return held
+
+
+def _open(entry: dict[Any, Any], name: str, rank: int) -> OpenMessage | None:
+    """The message of an entry if it did not end."""
+    group = entry.get("process_group")
+    if _state(entry) in ("completed", "ended") or not isinstance(group, (list, tuple)) or not group:
+        return None
+    return open_message(rank, intern(text_of(group[0])), operation_of(name), _place(entry.get("frames")))
 
 
 def _call(entry: dict[Any, Any], name: str, rank: int) -> RankCall | None:

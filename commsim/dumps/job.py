@@ -97,7 +97,7 @@ def job_of(dumps: Sequence[Dump]) -> DumpedJob:
     matches = [Match(groups[g], s, dict(sorted(by.items()))) for (g, s), by in together.items()]
     matches.sort(key=lambda m: (min((c.start_ns or 0 for c in m.calls.values()), default=0), m.group.name, m.sequence))
     if messages := sum(dump.messages for dump in dumps):
-        notes.append(f"{messages:,} sends and receives are not judged")
+        notes.append(f"{messages:,} sends and receives: judged is whether they ended, not their time")
     return DumpedJob(dumps, groups, matches, tuple(notes))
 
 
@@ -132,7 +132,8 @@ def _renamed(dump: Dump, names: set[str]) -> Dump:
         return dump
     groups = [replace(group, name=new.get(group.name, group.name)) for group in dump.groups]
     calls = [replace(call, group=new[call.group]) if call.group in new else call for call in dump.calls]
-    return replace(dump, groups=groups, calls=calls)
+    messages = tuple(replace(m, group=new.get(m.group, m.group)) for m in dump.open_messages)
+    return replace(dump, groups=groups, calls=calls, open_messages=messages)
 
 
 def _groups(dumps: Sequence[Dump]) -> dict[str, CallGroup]:

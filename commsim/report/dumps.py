@@ -208,7 +208,8 @@ def _title(found: Diagnosis) -> str:
         return "Nothing is wrong"
     who = format_ranks(first.ranks).capitalize() if first.ranks else "All ranks"
     words = {"missing": "not in", "mismatch": "another call as", "late": "late into", "stuck": "stuck in"}
-    return f"{who}: {words.get(first.kind, first.kind)} {first.operation} #{first.sequence}"
+    call = f" {first.operation} #{first.sequence}" if first.sequence else f" {first.operation}"
+    return f"{who}: {words.get(first.kind, first.kind)}{call}".rstrip()
 
 
 def _unit(seconds: float) -> tuple[float, str]:

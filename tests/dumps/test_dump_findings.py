@@ -191,6 +191,37 @@ def test_groups_of_one_name_and_other_ranks_are_apart() -> None:
     assert (missing.ranks, missing.sequence, missing.group) == ((2,), 2, "tp of ranks 2, 3")
 
 
+def _message(name: str, state: str = "scheduled") -> Entry:
+    entry = dump_forms.flight_entries(JOB, 0)[0] | {"profiling_name": name, "is_p2p": True}
+    return dump_forms.unfinished(entry, state)
+
+
+def test_a_pipeline_that_hangs_names_who_did_not_send(tmp_path: Path) -> None:
+    """Each stage waits for the one before, and rank 0 sends nothing."""
+    waits = {1: "nccl:recv 1<-0", 2: "nccl:recv 2<-1", 3: "nccl:recv 3<-2"}
+    files = dump_forms.write_flight(tmp_path, JOB, lambda r, e: [*e, _message(waits[r])] if r in waits else e)
+    first, *others = diagnose(files).findings
+    assert (first.kind, first.ranks, first.operation) == ("missing", (0,), "send")
+    assert "rank 1 waits in a recv from rank 0 of group 0 at train.py:40, which does not end" in first.text
+    assert first.text.endswith("rank 0 has no send under way")
+    assert [f.ranks for f in others] == [(1,), (2,)]
+    assert others[0].text.endswith("rank 1 has no send under way, it waits elsewhere")
+
+
+def test_a_message_that_both_are_in(tmp_path: Path) -> None:
+    names = {1: "nccl:send 1->2", 2: "nccl:recv 2<-1"}
+    files = dump_forms.write_flight(tmp_path, JOB, lambda r, e: [*e, _message(names[r])] if r in names else e)
+    (finding,) = diagnose(files).findings
+    assert (finding.kind, finding.ranks) == ("stuck", (1, 2))
+
+
+def test_messages_that_ended_are_no_matter(tmp_path: Path) -> None:
+    over = _message("nccl:send 0->1") | {"state": "completed"}
+    found = diagnose(dump_forms.write_flight(tmp_path, JOB, lambda r, e: [*e, over] if r == 0 else e))
+    assert found.findings == []
+    assert any("1 sends and receives" in note for note in found.notes)
+
+
 def test_a_recording_that_ends_early_is_no_missing_rank(tmp_path: Path) -> None:
     """The others left the call as ever: the rank was in it, or they would not have."""
     files = dump_forms.write_kineto(tmp_path, JOB, host_of=str, packed=False)
