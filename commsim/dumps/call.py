@@ -129,7 +129,7 @@ _OPERATIONS = {
     "alltoallv": "all_to_all", "alltoallbase": "all_to_all", "alltoallsingle": "all_to_all",
     "alltoallvsingle": "all_to_all", "barrier": "barrier", "allreducebarrier": "barrier",
 }  # fmt: skip
-"""What torch 2.4 to 2.13 call collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp)."""
+"""What torch 2.13 calls collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp)."""
 
 
 def is_together(operation: str) -> bool:

@@ -1,6 +1,6 @@
 """NCCL's inspector plugin: one JSON object per line, of one call on one rank.
 
-Format: plugins/profiler/inspector/README.md and inspector_json.cc of NCCL 2.28 to 2.30 (v4.0). Without
+Format: plugins/profiler/inspector/README.md and inspector_json.cc of NCCL 2.30.7 (v4.0). Without
 NCCL_INSPECTOR_DUMP_VERBOSE=1 it says how long a call took and not when it began. Ranks are those of the communicator.
 """
 

@@ -1,6 +1,6 @@
-"""What NCCL's RAS says of a running job: ``ncclras -f json`` (2.28 and later) and the text of ``ncclras``.
+"""What NCCL's RAS says of a running job: ``ncclras -f json`` and the text of ``ncclras``.
 
-Formats: src/ras/client_support.cc of NCCL 2.26 to 2.30 (jsonWriteRankData, rasClientRunComms). A report holds how many
+Formats: src/ras/client_support.cc of NCCL 2.30.7 (jsonWriteRankData, rasClientRunComms). A report holds how many
 collectives of each kind every rank has launched, and no times; the text names the ranks of the smaller groups alone.
 """
 
