@@ -32,7 +32,20 @@ def measured(*, quick: bool = False) -> dict[str, Any]:
         for seed in range(4 if quick else DRAWN_JOBS):
             scores += dump_score.score_forms(folder / "forms", seed)
         hostile, executed = _hostile(folder / "hostile", 50 if quick else MUTANTS)
-    return {"scores": [asdict(score) for score in scores], "hostile": hostile, "executed": executed}
+    return {"scores": [_kept(score) for score in scores], "hostile": hostile, "executed": executed}
+
+
+def _kept(score: dump_score.Score) -> dict[str, Any]:
+    """A score as the record holds it: the answer only where it does not name what was wrong."""
+    fields = asdict(score) | {"errors": [round(error, 6) for error in score.errors]}
+    return fields | {"answer": "" if score.named else score.answer}
+
+
+def _record(figures: dict[str, Any]) -> str:
+    """The figures as JSON, a line for each score and kind of file."""
+    parts = {name: ",\n".join(json.dumps(row) for row in figures[name]) for name in ("scores", "hostile")}
+    executed = json.dumps(figures["executed"])
+    return f'{{"scores": [\n{parts["scores"]}\n],\n"hostile": [\n{parts["hostile"]}\n],\n"executed": {executed}}}\n'
 
 
 def _real(folder: Path) -> list[dump_score.Score]:
@@ -131,7 +144,7 @@ def main() -> None:
     figures = measured(quick="--quick" in sys.argv)
     text = page(figures)
     if "--write" in sys.argv:
-        write_atomically(RECORD, json.dumps(figures, indent=1) + "\n")
+        write_atomically(RECORD, _record(figures))
         write_atomically(PAGE, text)
     print(text)
 

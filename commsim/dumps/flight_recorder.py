@@ -1,8 +1,8 @@
 """PyTorch's flight recorder: the last calls of each rank, as its JSON or as its pickle.
 
 Keys and their meaning: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, version 2.10
-of the dump (torch 2.13); other 2.x are read as the same. The rank is in the file's name alone. gloo records when a call was asked for and
-that it is over, not when; NCCL with timing on records how long it took.
+of the dump (torch 2.13); other 2.x are read as the same. The rank is in the file's name alone. gloo records when a call
+was asked for and that it is over, not when; NCCL with timing on records how long it took.
 """
 
 from __future__ import annotations
