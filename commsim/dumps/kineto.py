@@ -7,7 +7,7 @@ name neither group nor sequence. Format of events: Google, Trace Event Format; t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,6 +65,7 @@ class _Events:
     kernels: list[_Event] = field(default_factory=list)
     spans: list[_Event] = field(default_factory=list)
     asked: list[_Event] = field(default_factory=list)
+    entered: list[_Event] = field(default_factory=list)
     groups: dict[str, CallGroup] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
@@ -76,6 +77,8 @@ class _Events:
             self._keep(self.kernels, event, self._about)
         elif name == "record_param_comms":
             self._keep(self.asked, event, self._about)
+        elif name.startswith("c10d::") and category == "cpu_op":
+            self._keep(self.entered, event, lambda args: _of_annotation(name, {}))
         elif name.startswith(_BACKENDS) and category == "user_annotation":
             self._keep(self.spans, event, lambda args: _of_annotation(name, args))
 
@@ -106,7 +109,7 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
     items, events = JsonItems(stream, "" if bare else "traceEvents", path), _Events()
     for event in items:
         events.take(event)
-        if len(events.kernels) + len(events.spans) + len(events.asked) > MOST_CALLS:
+        if len(events.kernels) + len(events.spans) + len(events.asked) + len(events.entered) > MOST_CALLS:
             raise fault(path, f"found more than {MOST_CALLS:,} events of collectives; record fewer steps")
     rest = items.rest
     about = rest.get("distributedInfo")
@@ -121,7 +124,7 @@ def read_kineto(stream: TextIO, path: Path, *, bare: bool = False) -> Dump:
         groups |= {name: group for name, group in events.groups.items() if name not in groups}
         kept = _named(events)
     else:
-        source = kept = events.spans
+        source, kept = events.spans, _entered(events)
     calls = _calls(
         kept, rank, whole(rest.get("baseTimeNanoseconds")) or 0, ended=not events.asked or bool(events.kernels)
     )
@@ -164,6 +167,22 @@ def _named(events: _Events) -> list[_Event]:
         event if event.about is not None else replace(event, about=about.get(event.external or -1))
         for event in events.kernels
     ]
+
+
+def _entered(events: _Events) -> list[_Event]:
+    """gloo's calls from when the program made them (``c10d::allreduce_``), where there is one for each: a thread of
+    gloo takes them up later, on a busy host much later."""
+    made: dict[str, list[_Event]] = defaultdict(list)
+    spans: dict[str, list[_Event]] = defaultdict(list)
+    for row, kept in ((events.entered, made), (events.spans, spans)):
+        for event in sorted(row, key=lambda e: e.start_ns):
+            if event.about is not None:
+                kept[event.about.operation].append(event)
+    moved = []
+    for operation, calls in spans.items():
+        starts = made[operation] if len(made[operation]) == len(calls) else calls
+        moved += [replace(c, start_ns=min(s.start_ns, c.start_ns)) for c, s in zip(calls, starts, strict=True)]
+    return moved
 
 
 def _is_message(about: _About) -> bool:

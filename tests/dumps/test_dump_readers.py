@@ -68,6 +68,22 @@ def test_kineto_without_kernels_has_the_hosts_starts(tmp_path: Path) -> None:
     assert (dump.starts, len(dump.calls), {call.end_ns for call in dump.calls}) == ("enqueued", 3, {None})
 
 
+def test_gloos_calls_begin_when_the_program_makes_them(tmp_path: Path) -> None:
+    """By hand: the call at 10 us, taken up by a thread at 70 us; of a second one only the thread's part is there."""
+
+    def event(name: str, category: str, ts: float, dur: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "args": {}}
+
+    path = tmp_path / "t0"
+    made = [event("c10d::allreduce_", "cpu_op", 10, 5), event("gloo:all_reduce", "user_annotation", 70, 30)]
+    path.write_text(json.dumps({"traceEvents": [*made, event("gloo:broadcast", "user_annotation", 200, 9)]}))
+    calls = read_dump(path).calls
+    assert [(c.operation, c.start_ns, c.end_ns) for c in calls] == [
+        ("all_reduce", 10_000, 100_000),
+        ("broadcast", 200_000, 209_000),
+    ]
+
+
 def test_a_bare_list_of_events(tmp_path: Path) -> None:
     path = dump_forms.write_kineto(tmp_path, JOB, host_of=str, packed=False)[1]
     path.write_text(json.dumps(json.loads(path.read_text())["traceEvents"]))
