@@ -124,7 +124,8 @@ def page(figures: dict[str, Any]) -> str:
         "hand in the forms that NCCL and PyTorch write on GPUs, from drawn timelines of 2 to 32 ranks: the forms are "
         "right, the jobs are not real. `named` counts those in which the first finding has the right rank, call and "
         "kind; of late ranks in real jobs, those in which every late rank is named. One that cost less than 5 % of "
-        "what the files cover, starts of torch.profiler included, stands in the tables and not in the sentences (`--late`).",
+        "what the files cover, starts of torch.profiler included, stands in the tables and not in the sentences "
+        "(`--late`).",
         "",
         *_table(_cells(scores)),
         "",
