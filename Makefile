@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 PROTOC := grpcio-tools==1.65.5 'setuptools<81'
 FAST   := not slow and not benchmark_bar
 
-.PHONY: chakra architecture mutants readme accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: chakra architecture mutants readme accuracy-gloo accuracy-outside accuracy-dumps figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -68,6 +68,9 @@ accuracy-gloo: $(VENV)/.installed-dev ## calibrate the recorded gloo runs and wr
 
 accuracy-outside: $(VENV)/.installed-dev ## predict the curves that no fit has seen and write their page anew (two minutes)
 	$(BIN)/python validation/outside.py
+
+accuracy-dumps: $(VENV)/.installed-dev ## run jobs with a late or missing rank, read their dumps and write their page anew (15 minutes)
+	$(BIN)/python validation/dumps.py --write
 
 chakra: ## compile the messages of Chakra files anew, in an environment of its own (Python 3.11 or 3.12)
 	$(PYTHON) -m venv $(VENV)/protoc

@@ -151,6 +151,16 @@ def gbit_per_s(bytes_per_s: float) -> float:
     return bytes_per_s * 8 / GIGA
 
 
+def seconds_of_ns(nanoseconds: float) -> float:
+    """Seconds of nanoseconds, the unit of profilers."""
+    return nanoseconds / 1e9
+
+
+def nanoseconds(seconds: float) -> int:
+    """Whole nanoseconds."""
+    return round(seconds * 1e9)
+
+
 def microseconds(seconds: float) -> float:
     """Microseconds, the unit of nccl-tests' time column."""
     return seconds * 1e6

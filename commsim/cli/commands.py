@@ -23,6 +23,7 @@ COMMANDS = {
     "calibrate": ("calibrate:calibrate", "Fit the parameters of NCCL's or gloo's model to measured curves."),
     "compare": ("compare:compare", "Say whether measured curves are as they should be: verdict, cause, sizes."),
     "doctor": ("doctor:doctor", "Say which node, card, link or leaf switch is slow, and which test to run next."),
+    "dump": ("dump:dump", "Say what was wrong in a job from its dumps: rank, call and cause, waiting and transfer."),
     "plan": ("plan:plan", "Search every way to cut a model over a machine, and simulate the best."),
     "plot": ("plot:plot", "Draw a saved result as PNG and SVG."),
     "sweep": ("sweep:sweep", "Run a scenario over grids of values; run again, it goes on where it was."),

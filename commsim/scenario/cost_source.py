@@ -105,6 +105,12 @@ def cost_table(call: AskedCall, ranks: GroupRanks, machine: AnyMachine, *, warn:
     A machine that does not say how many nodes it has gets as many as the ranks need. With `warn`, what the user should
     know comes as a Python warning too, but for the version of NCCL that is assumed.
     """
+    source = model_source(call, ranks, machine)
+    return CostTable(source.facts(), source, unspoken=(NO_VERSION,) if warn else None)
+
+
+def model_source(call: AskedCall, ranks: GroupRanks, machine: AnyMachine) -> ModelSource:
+    """What answers for a call, with the whole rows of its predictor; CommsimError as of `cost_table`."""
     named = call.collective
     if not isinstance(named, str) or named not in NCCL_TESTS:
         raise ScenarioError(f"collective: found {show(named)}, {suggest(str(named), NCCL_TESTS)}")
@@ -112,8 +118,7 @@ def cost_table(call: AskedCall, ranks: GroupRanks, machine: AnyMachine, *, warn:
     setting = setting_of(machine, asked, call)
     topology = machine if isinstance(machine, Topology) else built(setting.topology, setting.base_dir, asked is None)
     group, notes = _ranks_on(topology, asked, setting), notes_of(setting, topology)
-    source = ModelSource(setting, topology, setting.collectives[0], group, notes)
-    return CostTable(source.facts(), source, unspoken=(NO_VERSION,) if warn else None)
+    return ModelSource(setting, topology, setting.collectives[0], group, notes)
 
 
 def shared_table(

@@ -1,0 +1,160 @@
+"""The calls of a dump again, on the machine as it is and with other settings: what would the job take?
+
+What each rank did between its calls is taken as it was; the calls take what the model gives, waiting comes out anew. It
+goes through the replay of Chakra traces (`commsim.chakra`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ROOTED
+from commsim.dumps.finding import format_ranks
+from commsim.dumps.findings import covered_s
+from commsim.dumps.job import DumpedJob
+from commsim.dumps.waits import CallWait
+from commsim.errors import ScenarioError
+from commsim.units import format_time
+
+if TYPE_CHECKING:
+    from commsim.chakra.trace import Node
+
+SHORT = {
+    "nics": "topology.nics_per_node",
+    "nic_rate": "topology.nic_bandwidth",
+    "version": "library.version",
+    "oversubscription": "topology.oversubscription",
+}
+"""Short names of keys of a scenario."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the calls took and would take, in seconds: as measured, replayed on the machine, replayed with changes."""
+
+    measured_s: float
+    machine_s: float
+    changed_s: float
+    changes: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        """One sentence."""
+        share = 100 * (self.changed_s / self.machine_s - 1) if self.machine_s else 0.0
+        words = f"{abs(share):.1f} % {'longer' if share > 0 else 'less'}" if abs(share) >= 0.05 else "the same"
+        return (
+            f"Replayed on the machine the calls and what is between them take {format_time(self.machine_s)} (measured: "
+            f"{format_time(self.measured_s)}); with {', '.join(self.changes)} {format_time(self.changed_s)}, {words}."
+        )
+
+
+NOTE = "what ran beside a call is not in a dump: a change has its full effect here, in the job at most that"
+
+
+def replay(job: DumpedJob, waits: Sequence[CallWait], machine: str, changes: Sequence[str]) -> Replayed:
+    """The job on a machine, and with ``key=value`` changes of its scenario; ScenarioError where that cannot be told."""
+    _check(job, waits)
+    nodes = _nodes(waits)
+    groups = {wait.match.group.name: wait.match.group.ranks or () for wait in waits}
+    written = tuple(_written(text) for text in changes)
+    seconds = [_seconds(job, nodes, groups, machine, overrides) for overrides in ((), written)]
+    return Replayed(covered_s(waits), seconds[0], seconds[1], written)
+
+
+def _written(text: str) -> str:
+    key, equals, value = text.partition("=")
+    if key in ("nodes", "topology.nodes", "bucket"):
+        raise ScenarioError(
+            f"--with {key}: found it, expected settings of the same ranks and calls ({', '.join(SHORT)}, or a key of a "
+            "scenario such as library.env.NCCL_ALGO): a dump does not say what more ranks or other buckets would call"
+        )
+    return f"{SHORT.get(key, key)}{equals}{value}"
+
+
+def _check(job: DumpedJob, waits: Sequence[CallWait]) -> None:
+    ranks = {rank for group in job.groups.values() for rank in group.ranks or ()}
+    lacking = ""
+    if not waits or any(not wait.start_s or wait.transfer_s is None for wait in waits):
+        lacking = "this kind of dump does not hold the start and the end of each call"
+    elif any(wait.match.any.operation in NCCL_TESTS and not wait.match.any.nbytes for wait in waits):
+        lacking = "this dump does not hold the sizes of its calls"
+    elif missing := ranks - set(job.ranks):
+        lacking = f"there is no file of {format_ranks(missing)}"
+    elif ranks != set(range(len(ranks))):
+        lacking = f"found {format_ranks(ranks)}, expected ranks from 0 on"
+    if lacking:
+        raise ScenarioError(f"--with: {lacking}, and without it the job cannot be replayed")
+
+
+def _nodes(waits: Sequence[CallWait]) -> dict[int, list[Node]]:
+    """By rank: what it did between its calls as compute, and its calls, one after another."""
+    from commsim.chakra.trace import Node
+
+    mine: dict[int, list[CallWait]] = defaultdict(list)
+    for wait in waits:
+        for rank in wait.start_s:
+            mine[rank].append(wait)
+    begun = min(start for wait in waits for start in wait.start_s.values())
+    nodes = {}
+    for rank, calls in mine.items():
+        row: list[Node] = []
+        left = begun
+        for wait in sorted(calls, key=lambda w: w.start_s[rank]):
+            gap = max(wait.start_s[rank] - left, 0.0)
+            left = wait.start_s[rank] + wait.waiting_s[rank] + (wait.transfer_s or 0.0)
+            row.append(Node(len(row), "between calls", "compute", _after(row), seconds=gap))
+            row.append(_call(wait, len(row), row))
+        nodes[rank] = row
+    return nodes
+
+
+def _after(row: Sequence[Node]) -> tuple[int, ...]:
+    return (row[-1].id,) if row else ()
+
+
+def _call(wait: CallWait, number: int, row: Sequence[Node]) -> Node:
+    from commsim.chakra.reading import BARRIER_BYTES
+    from commsim.chakra.trace import Node
+
+    call, group = wait.match.any, wait.match.group
+    known = call.operation in NCCL_TESTS and call.operation not in ROOTED & DIVIDED
+    if not known and call.operation != "barrier":
+        return Node(number, call.operation, "compute", _after(row), seconds=wait.transfer_s or 0.0)
+    share = len(group.ranks or ()) if call.operation == "all_gather" else 1
+    nbytes = BARRIER_BYTES if call.operation == "barrier" else max(call.nbytes // share, 1)
+    collective = call.operation if known else "all_reduce"
+    return Node(
+        number, call.operation, "collective", _after(row), nbytes=nbytes, collective=collective, group=group.name
+    )  # fmt: skip
+
+
+def _seconds(
+    job: DumpedJob,
+    nodes: Mapping[int, Sequence[Node]],
+    groups: Mapping[str, tuple[int, ...]],
+    machine: str,
+    overrides: tuple[str, ...],
+) -> float:
+    from commsim.chakra.flows import SharedLinks
+    from commsim.chakra.groups import Groups
+    from commsim.chakra.program import build
+    from commsim.chakra.simulate import simulate
+    from commsim.chakra.trace import Trace
+    from commsim.scenario.chakra_result import TraceItem
+    from commsim.scenario.cost_question import AskedCall, built, setting_of
+    from commsim.scenario.training_run import comm_times
+
+    places = tuple(range(len(job.ranks)))
+    setting = setting_of(machine, len(places), AskedCall("all_reduce", overrides=overrides))
+    topology = built(setting.topology, setting.base_dir, joined=False)
+    if topology.world_size < len(places):
+        raise ScenarioError(f"found {len(places)} ranks in the dump, the machine has {topology.world_size}")
+    comm = comm_times(setting, topology)
+    traces = [Trace(nodes.get(rank, ())) for rank in places]
+    who = Groups(traces, (0,) * len(places), groups, (len(places),))
+    program = build(traces, who, comm, places, lambda node: node.seconds or 0.0)
+    run = simulate(program, SharedLinks(program, comm, places))
+    return TraceItem(name="dump", places=places, run=run).seconds

@@ -1,0 +1,292 @@
+"""Dumps as tables, JSON and a picture: what is wrong first, then each kind of call, then the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commsim.accuracy.diagnosis import Diagnosis
+from commsim.accuracy.expected import CallKind
+from commsim.dumps.finding import format_ranks
+from commsim.dumps.findings import covered_s
+from commsim.dumps.job import Match
+from commsim.dumps.waits import CallWait
+from commsim.report import style
+from commsim.report.page import Facts, Page, Section, picture, size_cell, table
+from commsim.report.tables import aligned, format_time_us
+from commsim.units import format_bytes, microseconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_KINDS = 40
+MOST_CALLS = 10
+MOST_RANKS = 16
+_MOST_DRAWN_RANKS = 64
+_MOST_DRAWN_CALLS = 4_000
+_WAITING, _TRANSFER, _MISSING = "#E69F00", "#0072B2", "#D55E00"
+
+
+def dump_tables(found: Diagnosis) -> str:
+    """The tables of the terminal; ends with a newline."""
+    lines = _kinds_table(found)
+    if found.waits:
+        lines += ["", *_worst_table(found), "", *_ranks_table(found)]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _group(name: str) -> str:
+    return name if len(name) <= 12 else name[:9] + "..."
+
+
+def _kinds_table(found: Diagnosis) -> list[str]:
+    """Each kind of call; beside what is expected of it there is no room for its type and waiting."""
+    if not found.kinds:
+        return []
+    expected = found.machine is not None
+    head = ["collective", "group", "ranks", "size", "calls", "transfer"]
+    head += ["expected", "ratio", "choice"] if expected else ["waiting", "type"]
+    units = ["(us)" if name in ("transfer", "expected", "waiting") else "" for name in head]
+    rows = [_kind_cells(kind, expected) for kind in found.kinds[:MOST_KINDS]]
+    lines = aligned([head, units, *rows], (0, 1, len(head) - 1))
+    lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
+    if len(found.kinds) > MOST_KINDS:
+        lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
+    words = "once all ranks are in it"
+    if not expected:
+        words += "; waiting: the longest of each call; medians"
+    return [f"# Calls: transfer: {words}", *lines]
+
+
+def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
+    call, group = kind.match.any, kind.match.group
+    cells = [
+        call.operation[:14], _group(group.name), str(len(group.ranks or kind.match.calls)),
+        format_bytes(call.nbytes) if call.nbytes else "-", str(kind.calls), format_time_us(kind.transfer_s),
+    ]  # fmt: skip
+    if not expected:
+        return [*cells, format_time_us(kind.waiting_s), call.dtype or "-"]
+    ratio = "-" if kind.ratio is None else f"{kind.ratio:.2f}"
+    return [*cells, format_time_us(kind.expected_s), ratio, kind.choice or "-"]
+
+
+def _worst_table(found: Diagnosis) -> list[str]:
+    worst = sorted(found.waits, key=lambda w: -w.cost_s)[:MOST_CALLS]
+    head = ["call", "group", "size", "last rank", "longest waiting", "transfer"]
+    rows = [
+        [
+            wait.match.name[:32], _group(wait.match.group.name),
+            format_bytes(wait.match.any.nbytes) if wait.match.any.nbytes else "-", str(wait.last),
+            format_time_us(max(wait.waiting_s.values())), format_time_us(wait.transfer_s),
+        ]
+        for wait in worst
+    ]  # fmt: skip
+    lines = aligned([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1))
+    return [
+        f"# The {len(rows)} calls most waited for",
+        *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)),
+    ]
+
+
+def _ranks_table(found: Diagnosis) -> list[str]:
+    ranks = sorted(found.ranks, key=lambda r: -r.cost_s)
+    head = ["rank", "calls", "waiting", "transfer", "came last", "cost the others"]
+    rows = [
+        [
+            str(r.rank), str(r.calls), format_time_us(r.waiting_s), format_time_us(r.transfer_s), str(r.times_last),
+            format_time_us(r.cost_s),
+        ]
+        for r in ranks[:MOST_RANKS]
+    ]  # fmt: skip
+    lines = aligned([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,))
+    text = ["# Ranks, the costliest first", *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines))]
+    return text + ([f"# and {len(ranks) - MOST_RANKS} more (--json has all)"] if len(ranks) > MOST_RANKS else [])
+
+
+# -- JSON ---------------------------------
+
+
+def dump_dict(found: Diagnosis) -> dict[str, Any]:
+    """All of it as plain values, times in microseconds."""
+    job, by_match = found.job, {id(wait.match): wait for wait in found.waits}
+    return {
+        "kind": job.kind,
+        "files": [str(dump.path) for dump in job.dumps],
+        "ranks": list(job.ranks),
+        "groups": [{"name": g.name, "title": g.title, "ranks": list(g.ranks or ())} for g in job.groups.values()],
+        "answer": list(found.answer),
+        "findings": [
+            {
+                "kind": f.kind, "ranks": list(f.ranks), "group": f.group, "sequence": f.sequence,
+                "collective": f.operation, "text": f.text,
+            }
+            for f in found.findings
+        ],
+        "notes": list(found.notes),
+        "machine": found.machine,
+        "replayed": None
+        if found.replayed is None
+        else {
+            "measured_us": microseconds(found.replayed.measured_s),
+            "machine_us": microseconds(found.replayed.machine_s),
+            "changed_us": microseconds(found.replayed.changed_s),
+            "changes": list(found.replayed.changes),
+        },
+        "calls_by_kind": [_kind_dict(kind) for kind in found.kinds],
+        "calls": [_call_dict(match, by_match.get(id(match))) for match in job.matches],
+        "ranks_time": [
+            {
+                "rank": r.rank, "calls": r.calls, "waiting_us": microseconds(r.waiting_s),
+                "transfer_us": microseconds(r.transfer_s), "times_last": r.times_last,
+                "cost_us": microseconds(r.cost_s),
+            }
+            for r in found.ranks
+        ],
+    }  # fmt: skip
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else microseconds(seconds)
+
+
+def _kind_dict(kind: CallKind) -> dict[str, Any]:
+    call, group = kind.match.any, kind.match.group
+    return {
+        "collective": call.operation, "group": group.name, "n_ranks": len(group.ranks or kind.match.calls),
+        "size_bytes": call.nbytes or None, "dtype": call.dtype or None, "calls": kind.calls,
+        "waiting_us": _us(kind.waiting_s), "longest_waiting_us": _us(kind.most_waiting_s),
+        "transfer_us": _us(kind.transfer_s), "expected_us": _us(kind.expected_s), "low_us": _us(kind.low_s),
+        "high_us": _us(kind.high_s), "ratio": kind.ratio, "choice": kind.choice or None,
+    }  # fmt: skip
+
+
+def _call_dict(match: Match, wait: CallWait | None) -> dict[str, Any]:
+    call = match.any
+    return {
+        "collective": call.operation, "group": match.group.name, "sequence": match.sequence,
+        "size_bytes": call.nbytes or None, "dtype": call.dtype or None, "place": call.place or None,
+        "ranks": list(match.calls), "states": {str(rank): c.state for rank, c in match.calls.items()},
+        "last_rank": wait.last if wait else None,
+        "waiting_us": _by_rank(wait.waiting_s) if wait else None,
+        "start_us": _by_rank(wait.start_s) if wait and wait.start_s else None,
+        "transfer_us": _us(wait.transfer_s) if wait else None,
+    }  # fmt: skip
+
+
+def _by_rank(seconds: Mapping[int, float]) -> dict[str, float]:
+    return {str(rank): microseconds(value) for rank, value in seconds.items()}
+
+
+# -- the picture ---------------------------------
+
+
+def plot_dump(found: Diagnosis, provenance: str = "") -> Figure | None:
+    """Ranks over time, waiting and transfer in two colours; sums for each rank where starts are not known.
+
+    None where no collective is held by two ranks.
+    """
+    if not found.waits:
+        return None
+    timed = [wait for wait in found.waits if wait.start_s]
+    ranks = sorted({rank for wait in timed or found.waits for rank in wait.waiting_s})[:_MOST_DRAWN_RANKS]
+    with style.drawing(10.0, 1.9 + max(0.24, 0.5 - 0.02 * len(ranks)) * len(ranks), provenance) as (figure, axes):
+        (_draw_calls if timed else _draw_sums)(axes, found, ranks)
+        place = {rank: i for i, rank in enumerate(ranks)}
+        step = -(-len(ranks) // 16)
+        axes.set_yticks(range(0, len(ranks), step), [f"rank {rank}" for rank in ranks[::step]])
+        axes.set_ylim(len(place) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.set_title(_title(found))
+        figure.legend(loc="outside lower left", ncols=3, borderaxespad=0.4)
+    return figure
+
+
+def _title(found: Diagnosis) -> str:
+    first = next(iter(found.findings), None)
+    if first is None:
+        return "Nothing is wrong"
+    who = format_ranks(first.ranks).capitalize() if first.ranks else "All ranks"
+    words = {"missing": "not in", "mismatch": "another call as", "late": "late into", "stuck": "stuck in"}
+    call = f" {first.operation} #{first.sequence}" if first.sequence else f" {first.operation}"
+    return f"{who}: {words.get(first.kind, first.kind)}{call}".rstrip()
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+
+
+def _draw_calls(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
+    waits = [wait for wait in found.waits if wait.start_s]
+    waits = sorted(waits, key=lambda w: -w.cost_s)[: max(1, _MOST_DRAWN_CALLS // max(len(ranks), 1))]
+    first = min(min(wait.start_s.values()) for wait in waits)
+    scale, unit = _unit(covered_s(waits))
+    for i, rank in enumerate(ranks):
+        mine = [wait for wait in waits if rank in wait.start_s]
+        starts = [(wait.start_s[rank] - first) * scale for wait in mine]
+        waiting = [wait.waiting_s[rank] * scale for wait in mine]
+        transfer = [(wait.transfer_s or 0.0) * scale for wait in mine]
+        label = not i
+        axes.broken_barh(list(zip(starts, waiting, strict=True)), (i - 0.36, 0.72), color=_WAITING, linewidth=0,
+                         label="waiting for the last rank" if label else None)  # fmt: skip
+        begins = [start + wait for start, wait in zip(starts, waiting, strict=True)]
+        if any(transfer):
+            axes.broken_barh(list(zip(begins, transfer, strict=True)), (i - 0.36, 0.72), color=_TRANSFER, linewidth=0,
+                             label="transfer" if label else None)  # fmt: skip
+    _mark_missing(axes, found, ranks, first, scale)
+    axes.set_xlabel(f"time since the first call ({unit})")
+
+
+def _mark_missing(axes: Axes, found: Diagnosis, ranks: Sequence[int], first: float, scale: float) -> None:
+    by = {(wait.match.group.name, wait.match.sequence): wait for wait in found.waits}
+    label = "did not enter"
+    for finding in found.findings:
+        wait = by.get((finding.group, finding.sequence))
+        if finding.kind == "missing" and wait is not None and wait.start_s:
+            at = (wait.start_s[wait.last] - first) * scale
+            places = [ranks.index(rank) for rank in finding.ranks if rank in ranks]
+            axes.plot([at] * len(places), places, "x", color=_MISSING, markersize=9, markeredgewidth=2.5, label=label)
+            label = "_nolegend_"
+
+
+def _draw_sums(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
+    times = {r.rank: r for r in found.ranks}
+    scale, unit = _unit(max(times[rank].waiting_s + times[rank].transfer_s for rank in ranks))
+    transfer = [times[rank].transfer_s * scale for rank in ranks]
+    axes.barh(range(len(ranks)), transfer, height=0.72, color=_TRANSFER, label="transfer")
+    waiting = [times[rank].waiting_s * scale for rank in ranks]
+    axes.barh(range(len(ranks)), waiting, left=transfer, height=0.72, color=_WAITING, label="waiting for the last rank")
+    axes.set_xlabel(f"time in all {len(found.waits)} collectives ({unit})")
+
+
+# -- the page ---------------------------------
+
+
+def dump_page(found: Diagnosis) -> Page:
+    """The same as a page to mail."""
+    figure = plot_dump(found)
+    sections = []
+    if figure is not None:
+        sections.append(Section("Ranks over time", (picture(figure, "Waiting for the last rank, and transfer."),)))
+    rows = [
+        (
+            k.match.any.operation, k.match.group.name, len(k.match.group.ranks or k.match.calls),
+            size_cell(k.match.any.nbytes), k.match.any.dtype, k.calls, _us(k.waiting_s), _us(k.transfer_s),
+            _us(k.expected_s), k.ratio,
+        )
+        for k in found.kinds
+    ]  # fmt: skip
+    head = ["collective", "group", "ranks", "size", "type", "calls", "waiting (us)", "transfer (us)", "expected (us)",
+            "measured over expected"]  # fmt: skip
+    if rows:
+        sections.append(Section("Calls", (table(head, rows),)))
+    ranks = [
+        (r.rank, r.calls, *map(microseconds, (r.waiting_s, r.transfer_s)), r.times_last, microseconds(r.cost_s))
+        for r in found.ranks
+    ]
+    if ranks:
+        head = ["rank", "calls", "waiting (us)", "transfer (us)", "came last", "cost the others (us)"]
+        sections.append(Section("Ranks", (table(head, ranks),)))
+    files = tuple((found.job.kind, str(dump.path)) for dump in found.job.dumps)
+    sections.append(Section("Where the figures come from", (Facts(files),)))
+    return Page("Dumps of a job", "What was wrong?", found.answer, tuple(sections), found.notes, found.job.kind)
