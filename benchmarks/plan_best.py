@@ -71,7 +71,7 @@ def main() -> int:
         file = question(name)
         spec = file.plan
         machine = machines(spec, Document("", file.model_dump()), Path())[0]
-        ranked = everything(machine, spec.framework)
+        ranked = everything(machine, spec.memory)
         begun, answer = time.process_time(), PlanAnswer()
         simulate(spec, [(machine, r) for r in ranked], answer)
         simulated = {id(choice.ranked): choice.seconds for choice in answer.choices}

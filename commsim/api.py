@@ -150,6 +150,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     from time import process_time
 
     from commsim.planner import plan as planner
+    from commsim.planner.around import neighbours, sensitivity
     from commsim.planner.question import read_plan
     from commsim.scenario.load import plain_yaml
 
@@ -167,7 +168,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     else:
         planner.ranked_choices(spec, chosen, answer)
     best = answer.best
-    around, changes = planner.neighbours(spec, best), planner.sensitivity(best)
+    around, changes = neighbours(spec, best), sensitivity(best)
     scenario = plain_yaml(planner.scenario_of(best, spec, question.name))
     return Planned(question.name, answer, scenario, seconds, around, changes)
 

@@ -46,11 +46,13 @@ def plan(
     if asks_split(path):
         plan_split(path, overrides or [], out, files, json_output)
         return
-    from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
+    from commsim.planner.around import neighbours, sensitivity
+    from commsim.planner.offers import beyond
+    from commsim.planner.plan import PlanAnswer, machines, rank, ranked_choices, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
     from commsim.report.answers import Planned
-    from commsim.report.plan_tables import counted, table
+    from commsim.report.plan_tables import counted, table, ties
     from commsim.scenario.fit import known_of
     from commsim.scenario.setting import idle_warnings
 
@@ -82,6 +84,8 @@ def plan(
                 ranked_choices(spec, shortlist(spec, seen, answer), answer)
     ranked_in = ranked_in or time.process_time() - begun
     best = answer.best
+    for warning in beyond(spec.framework, spec.named_axes):
+        say(f"warning: {warning}", err=True)
     if best.step.model.caveat:
         say(f"warning: {best.step.model.caveat}", err=True)
     folder = (out or Path("out") / slug(question.name, "plan")) if files else None
@@ -99,7 +103,7 @@ def plan(
         typer.echo("")
         typer.echo(table(answer), nl=False)
         typer.echo("* no other is quicker, leaner, smaller and cheaper\n")
-        for line in (*planned.reasons, "", *counted(answer, ranked_in)):
+        for line in (*ties(answer), *planned.reasons, "", *counted(answer, ranked_in)):
             typer.echo(line)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")

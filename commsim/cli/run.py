@@ -107,6 +107,7 @@ def run(
         for line in write_trace(scenarios[0], trace):
             note(line)
     everything: list[Comparison] = []
+    fits = True
     documents: list[dict[str, Any]] = []
     for one in scenarios:
         page = one.scenario.report.html if html is None else html
@@ -125,6 +126,7 @@ def run(
             written = write_files(shown, folder, plot=drawn, html=page, reasons=reasons)
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)
+        fits &= all(item.memory.fits for item in result.trainings)
         held = None
         if communicator_memory:
             from commsim.scenario.communicators import communicators_of_scenario
@@ -160,6 +162,8 @@ def run(
             show(f"{summary_line(comparison)}: {comparison.measured.name}")
     if json_output:
         print_json({"results": documents})
+    if not fits:  # a step that cannot run has no time
+        raise typer.Exit(1)
 
 
 def why(result: Result, progress: Any, sizes: Sequence[int] = (), what_if: bool = True) -> list[Explanation]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
@@ -17,8 +15,8 @@ from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, outlook_of
 from commsim.planner.nearest import would_fit
 from commsim.planner.question import SOFTWARE, Cluster, PlanSpec
-from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
-from commsim.planner.space import REASONS, Block, Space, default_axes
+from commsim.planner.ranking import Ranked, Ranking, rank_space
+from commsim.planner.space import REASONS, Space, default_axes
 from commsim.scenario.params import nccl_parameters
 from commsim.scenario.setting import Setting
 from commsim.scenario.training import accelerator_of
@@ -33,10 +31,9 @@ from commsim.training.parameters import shipped_values
 from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import step_program
-from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
 from commsim.training.work import compute_time, optimizer_time
-from commsim.units import GIB, GIGA
+from commsim.units import GIGA
 
 KEPT = 64
 """Configurations kept per eighth of a GPU's memory: many are near ties."""
@@ -177,10 +174,8 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
     for one in formats.values():
         one.check(gpu)
     axes["precision"] = tuple(formats)
-    for name in type(spec.search).model_fields:
-        chosen = getattr(spec.search, name)
-        if chosen is not None:
-            axes[name] = tuple(chosen)
+    offer = spec.offer
+    axes = (offer.restricted(axes) if offer is not None else axes) | spec.named_axes
     share = topology.nic_bandwidth * topology.nics_per_node / topology.ranks_per_node
     return Space(
         architecture,
@@ -191,14 +186,14 @@ def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         formats,
         axes,
         {name: getattr(spec, name) for name in SOFTWARE},
-        sharded_pipelines=spec.framework == "fsdp2",
+        sharded_pipelines=offer is not None and offer.sharded_pipelines,
     )
 
 
 def _formats(name: str, spec: PlanSpec) -> Precision:
-    """The precision; fp32 gradients with megatron, as it trains."""
+    """The precision; fp32 gradients with Megatron, as it trains."""
     formats = precision(name)
-    return with_gradients(formats, 18 if spec.framework == "megatron" else 16) if formats.master else formats
+    return with_gradients(formats, 18 if spec.memory == "megatron" else 16) if formats.master else formats
 
 
 def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: Say | None = None) -> None:
@@ -212,11 +207,11 @@ def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: 
             if say is not None:
                 say("ranking", before + walked, whole)
 
-        rank_space(machine.space, spec.framework, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
+        rank_space(machine.space, spec.memory, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
         done += machine.space.size
     if not any(ranking.best for ranking in answer.rankings.values()):
         lean = {m.title: (m.space, r) for m in clusters if (r := answer.rankings[m.title].leanest) is not None}
-        answer.would_fit = would_fit(lean, spec.framework)
+        answer.would_fit = would_fit(lean, spec.memory)
 
 
 def shortlist(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
@@ -260,7 +255,7 @@ def simulate(
         run = program.run()
         version = machine.setting.library.named_version
         made = communicators_of(calls, program.mesh, machine.topology.gpu.sm, version)
-        memory = made.beside(spec.framework)(choice.memory)
+        memory = made.beside(spec.memory)(choice.memory)
         if not memory.fits:
             ranking = answer.rankings.get(machine.title)
             other = ranking.instead([r for m, r in waiting if m is machine]) if ranking is not None else None
@@ -280,7 +275,7 @@ def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], an
 
 def _choice(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked) -> Configuration:
     step = machine.space.step(ranked.places)
-    memory = step_memory(step, spec.framework)
+    memory = step_memory(step, spec.memory)
     return Configuration(machine, ranked, step, memory, ranked.seconds, dict(ranked.parts), simulated=False)
 
 
@@ -292,71 +287,6 @@ def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
         return replace(choice, outlook=view)
     cost = run_cost(topology, cluster, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
     return replace(choice, outlook=view, cost=cost)
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """What one other value of one axis would do: seconds per token over the winner's, or why it cannot run."""
-
-    axis: str
-    value: Any
-    ratio: float
-    reason: str
-    memory_bytes: float
-
-
-def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
-    """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
-    changed: list[Neighbour] = []
-    space, own = choice.machine.space, choice.ranked.seconds_per_token
-    for axis, here in choice.ranked.places.items():
-        for there in range(len(space.axes[axis])):
-            if there == here:
-                continue
-            places = choice.ranked.places | {axis: there}
-            block = Block(space, {n: np.array([i]) for n, i in places.items()})
-            if block.reasons()[0]:
-                continue
-            other = evaluated(block, spec.framework, shipped_values()).ranked(0)
-            peak, capacity = other.memory_bytes, space.accelerator.room_bytes
-            why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
-            ratio = other.seconds_per_token / own
-            changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))
-    return sorted(changed, key=lambda n: n.ratio)
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How the winner's step would change if a property of the machine were a tenth better."""
-
-    what: str
-    seconds: float
-    change: float
-
-
-def sensitivity(choice: Configuration) -> list[Sensitivity]:
-    """The closed form of the winner with 10 % more of each: bandwidths, efficiency; and a tenth less latency."""
-    own, values = choice.step, dict(shipped_values())
-
-    def seconds(changed: dict[str, float], step: Step = own) -> float:
-        return float(step_time(step, values | changed).total)
-
-    def with_gpu(**changes: float) -> Step:
-        return replace(own, accelerator=replace(own.accelerator, **changes))  # type: ignore[arg-type]
-
-    base = seconds({})
-    gemms = {name: value * 1.1 for name, value in values.items() if name.startswith("gemm")}
-    attention = {name: value * 1.1 for name, value in values.items() if name.startswith("attention.")}
-    latency = {name: values[name] * 0.9 for name in ("alpha", "alpha_node", "alpha_z", "alpha_rank")}
-    variants = [
-        ("NIC bandwidth + 10 %", seconds({}, replace(own, nic_bytes_per_s=own.nic_bytes_per_s * 1.1))),
-        ("NVLink bandwidth + 10 %", seconds({}, with_gpu(nvlink_bytes_per_s=own.accelerator.near_bytes_per_s * 1.1))),
-        ("memory bandwidth + 10 %", seconds({}, with_gpu(memory_bytes_per_s=own.accelerator.memory_bytes_per_s * 1.1))),
-        ("GEMM efficiency + 10 %", seconds(gemms)),
-        ("attention efficiency + 10 %", seconds(attention)),
-        ("collective latency - 10 %", seconds(latency)),
-    ]
-    return [Sensitivity(name, then, then / base - 1.0) for name, then in variants]
 
 
 def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, Any]:
@@ -374,7 +304,7 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "zero_stage": step.zero_stage,
         "recompute": step.recompute,
         "precision": mesh["precision"],
-        "framework": spec.framework,
+        "framework": spec.memory,
     }
     idle = {
         "recompute_modules": step.recompute != "selective",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried
-from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
+from commsim.planner.around import Neighbour, Sensitivity
+from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.results import columns, flat_rows
 from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
 from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows
