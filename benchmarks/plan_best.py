@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from commsim.document.types import Document
-from commsim.planner.plan import ClusterSpace, PlanAnswer, machines, simulate
+from commsim.planner.clusters import ClusterSpace, machines
+from commsim.planner.plan import PlanAnswer, simulate
 from commsim.planner.question import PlanFile
 from commsim.planner.ranking import Ranked, evaluated
 from commsim.training.memory import Framework

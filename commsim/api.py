@@ -151,13 +151,14 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
 
     from commsim.planner import plan as planner
     from commsim.planner.around import neighbours, sensitivity
+    from commsim.planner.clusters import machines as machines_of
     from commsim.planner.question import read_plan
     from commsim.scenario.load import plain_yaml
 
     path = find_scenario(str(file))
     question, document = read_plan(path, overrides)
     spec = question.plan
-    machines = planner.machines(spec, document, path.parent)
+    machines = machines_of(spec, document, path.parent)
     answer = planner.PlanAnswer()
     begun = process_time()
     planner.rank(spec, machines, answer)

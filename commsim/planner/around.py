@@ -1,4 +1,4 @@
-"""What is around a configuration: every single change of it, and what a tenth more of each part of the machine would give."""
+"""Around a configuration: every single change of it, and what a tenth more of each part of the machine would give."""
 
 from __future__ import annotations
 
@@ -47,10 +47,17 @@ def single_changes(spec: PlanSpec, space: Space, start: Ranked) -> Iterator[tupl
         for there in range(len(space.axes[axis])):
             if there == here:
                 continue
-            places = start.places | {axis: there}
-            block = Block(space, {n: np.array([i]) for n, i in places.items()})
-            if not block.reasons()[0]:
-                yield axis, evaluated(block, spec.memory, shipped_values()).ranked(0)
+            for places in _with_schedule(space, start.places | {axis: there}, axis):
+                block = Block(space, {n: np.array([i]) for n, i in places.items()})
+                if not block.reasons()[0]:
+                    yield axis, evaluated(block, spec.memory, shipped_values()).ranked(0)
+                    break
+
+
+def _with_schedule(space: Space, places: dict[str, int], axis: str) -> list[dict[str, int]]:
+    """The places, and where chunks or stages are changed those with 1F1B, interleaved or not, as chunks ask for."""
+    schedules = [space.axes["schedule"].index(s) for s in ("1f1b", "interleaved_1f1b") if s in space.axes["schedule"]]
+    return [places, *({**places, "schedule": at} for at in schedules if axis in ("virtual_stages", "pp"))]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The best published training steps: what a plan's winner is held against.
 
 `best_published.csv` holds, for every accelerator, kind of model and width of products, the published step with the most
-model FLOP/s per GPU and its source (`commsim validate decisions --report` writes it, from `validation/training/`).
+model FLOP/s per GPU and its source (`validation/decisions.py --write` writes it, from `validation/training/`).
 """
 
 from __future__ import annotations

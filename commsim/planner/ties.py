@@ -1,4 +1,4 @@
-"""Which choices of a plan are ties with the best, by the error of a difference, and what speaks for one none the less."""
+"""Which choices of a plan are ties with the best, by the error of a difference, and what speaks for one of them."""
 
 from __future__ import annotations
 

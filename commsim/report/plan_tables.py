@@ -32,7 +32,7 @@ def headline(choice: Configuration) -> list[str]:
     lines = [
         f"{step.model.name} on {choice.machine.title} ({gpus:,} GPUs): {_seconds(choice.seconds)} a step ({how}), "
         f"{100 * choice.mfu:.1f} % MFU, {choice.tokens_per_s / gpus:,.0f} tokens/s per GPU.",
-        f"Of published steps of other sources 8 in 10 took {_seconds(low)} to {_seconds(high)} where so much was predicted.",
+        f"8 in 10 published steps of other sources took {_seconds(low)} to {_seconds(high)} where that was predicted.",
         f"With {cut(choice.mesh()) or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
         f"recompute {step.recompute}, ZeRO {step.zero_stage}"
         f"{', sequence parallel' if step.sequence_parallel else ''}: "
@@ -184,7 +184,7 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     ]
 
 
-_LEFT = ("", "cluster", "recompute", "schedule", "precision", "against the best", "sp", "of 8 in 10")
+_LEFT = ("", "cluster", "recompute", "schedule", "precision", "against the best", "sp", "of 8 in 10", "slower")
 
 _ALIKE = ("tp", "pp", "v", "cp", "ep", "dp", "zero", "mb", "sp", "recompute", "schedule", "precision", "batch")
 """Columns that stand once above the table where all rows are alike."""
@@ -198,7 +198,7 @@ def table(answer: PlanAnswer) -> str:
         "cluster": [r["cluster"] for r in listed],
         "step s": [f"{r['step_s']:.3f}" for r in listed],
         "of 8 in 10": [f"{r['step_low_s']:.1f} .. {r['step_high_s']:.1f}" for r in listed],
-        "slower": ["tie" if r["tie"] else f"{r['slower_percent']:+.1f} %" for r in listed],
+        "slower": [f"{r['slower_percent']:+.1f} %{' tie' if r['tie'] else ''}" for r in listed],
         "MFU": [f"{r['mfu_percent']:.1f} %" for r in listed],
         "GiB": [f"{r['memory_GiB']:.1f}" for r in listed],
         **{name: [str(r[key]) for r in listed] for key, name in _MESH},

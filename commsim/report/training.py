@@ -108,7 +108,7 @@ def misfit(item: TrainingItem) -> str:
 
 
 def _band_words(item: TrainingItem) -> str:
-    """Where published steps of other sources were, of whose kind the prediction is; blank with parameters of one's own."""
+    """Where 8 of 10 published steps of other sources were; blank with parameters of one's own."""
     band = item.band_s
     return f"  (8 in 10 published: {format_time(band[0])} .. {format_time(band[1])})" if band is not None else ""
 
@@ -227,12 +227,15 @@ class TrainingView(View["TrainingItem"]):
             if not memory.fits:
                 lines.append(f"{item.name} does not fit: {misfit(item)}.")
             lines += [
-                f"{item.name}: {format_time(item.step_s)}{_band_words(item).replace('  (', ' (')} a step on {item.step.world_size:,} GPUs, {item.mfu:.1%} MFU, "
+                f"{item.name}: {format_time(item.step_s)} a step on {item.step.world_size:,} GPUs, {item.mfu:.1%} MFU, "
                 f"{item.tokens_per_s_per_gpu:,.0f} tokens/s per GPU.",
                 f"The fullest GPU (stage {fullest.stage}) needs {fullest.peak / GIB:.1f} of "
                 f"{memory.capacity / GIB:.1f} GiB: {'it fits' if memory.fits else 'it does not fit'}.",
                 f"A program can allocate {item.step.accelerator.room_words}.",
             ]
+            if (band := item.band_s) is not None:
+                low, high = map(format_time, band)
+                lines.append(f"8 in 10 published steps of other sources took {low} to {high} where that was predicted.")
             if task is not None:
                 price = "" if item.gpu_hour_usd is None else f", ${task.usd(item.gpu_hour_usd):,.0f}"
                 lines.append(

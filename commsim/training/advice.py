@@ -82,7 +82,7 @@ def advice(
     pcie: float | None = None,
     beside: Callable[[StepMemory], StepMemory] = lambda memory: memory,
 ) -> list[str]:
-    """Changes after which the step fits, single ones first, of as many the cheapest in time; empty when it fits already.
+    """Changes after which the step fits, single ones first, of as many the cheapest in time; empty where it fits.
 
     ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own. ``beside`` adds to a step's
     memory what `memory` has beside it.
@@ -120,7 +120,7 @@ def finetune_advice(
 
 
 def _fitting(single: list[Remedy], tried: Callable[[Remedy], tuple[StepMemory, float]], own: float) -> list[Fitting]:
-    """What fits of the changes and of few of them together, none of which would do without another; of as many the cheapest first."""
+    """What fits of the changes, then of few together, none of which would do without another; the cheapest first."""
     fits: dict[frozenset[int], Fitting] = {}
     for number in range(1, MOST_TOGETHER + 1):
         for some in combinations(range(len(single)), number):

@@ -19,7 +19,8 @@ from commsim.errors import InfeasibleError, ScenarioError
 from commsim.planner import around as around_module
 from commsim.planner import plan as plan_module
 from commsim.planner.around import sensitivity
-from commsim.planner.plan import PlanAnswer, machines, rank, shortlist, simulate
+from commsim.planner.clusters import machines
+from commsim.planner.plan import PlanAnswer, rank, shortlist, simulate
 from commsim.planner.question import PlanSpec, read_plan
 from commsim.planner.ranking import Ranked, Ranking
 from commsim.scenario.training import TrainingSpec
