@@ -1,7 +1,9 @@
 """How far predicted training steps were off: the band around a time, and how far apart two layouts must be to differ.
 
-`residuals.yaml` holds both, over published steps whose source was left out of everything fitted (`validation/decisions.py --write` writes it). A source's software and clocks are common to all its steps, so that its error cancels
-where two layouts of one machine and model are compared: the band is of single times, the margin of differences.
+`residuals.yaml` holds both, over published steps whose source was left out of everything fitted
+(`validation/decisions.py --write` writes it). A source's software and clocks are common to all its steps, so that its
+error cancels where two layouts of one machine and model are compared: the band is of single times, the margin of
+differences.
 """
 
 from __future__ import annotations
