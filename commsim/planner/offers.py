@@ -44,10 +44,10 @@ class Offer:
 def offers() -> Mapping[str, Offer]:
     """By the name of the framework, what its release offers."""
     entries: dict[str, dict[str, Any]] = read_documents(OFFERS)[0].data
-    return {
-        name: Offer(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
-        for name, entry in entries.items()
+    lists: dict[str, dict[str, Any]] = {
+        name: {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()} for name, entry in entries.items()
     }
+    return {name: Offer(**entry) for name, entry in lists.items()}
 
 
 def beyond(name: str, search: Mapping[str, tuple[Any, ...]]) -> list[str]:

@@ -14,6 +14,7 @@ from commsim.nccl.uncertainty import link_kind, spread
 from commsim.scenario.item import Row
 from commsim.scenario.placement import placed
 from commsim.scenario.rows import Pace, RowPredictor
+from commsim.scenario.seen import validity_of, version_words
 from commsim.scenario.setting import build_topology
 
 if TYPE_CHECKING:
@@ -135,13 +136,17 @@ class NcclRows(RowPredictor):
             parameters,
             self.ranks,
         )
-        self._own = own
+        fit = validity_of(scenario)
+        self._own = own if fit is None else fit.band_of(work.collective, topology)
         self.model.warnings += [text for text in survived(scenario, nodes) if text not in self.model.warnings]
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
         if self.ranks is not None and topology.nodes > 1 and topology.kind in MESHES:
             self.warnings.append(f"the links of a {topology.kind} are not shared by place: their order costs nothing")
+        if fit is not None:
+            said = fit.outside(work.collective, topology, version_words(library.named_version))
+            self.warnings += [text for text in said if text not in self.warnings]
         self.provenance = self.model.parameters.provenance
         self._cache = cache
         # What was measured are runs back to back.
@@ -223,6 +228,9 @@ class GlooRows(RowPredictor):
 
         super().__init__(work, topology)
         parameters, self._band = gloo_parameters(scenario)
+        if (fit := validity_of(scenario)) is not None:
+            self._band = fit.band_of(work.collective, topology)
+            self.warnings += fit.outside(work.collective, topology, "")
         one_host, late_s = scenario.library.one_host, scenario.late_s
         self._build = partial(GlooPredictor, one_host=one_host, mode=scenario.mode, late_s=late_s)
         self.model = self._build(topology, parameters)
