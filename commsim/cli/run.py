@@ -84,7 +84,7 @@ def run(
 ) -> None:
     """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
     del memory
-    from commsim.report.run_files import compared, document, tables, write_files, write_trace
+    from commsim.report.run_files import compared, document, held_run, tables, write_files, write_trace
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
@@ -123,6 +123,8 @@ def run(
         if files:
             folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.scenario.slug
             drawn = one.scenario.report.plot if plot is None else plot
+            if other := held_run(folder, result.scenario_hash):
+                say(f"note: {folder} held another run, {other}: its files are replaced (-o FOLDER keeps both)", err=True)
             written = write_files(shown, folder, plot=drawn, html=page, reasons=reasons)
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)

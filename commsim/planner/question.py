@@ -13,7 +13,7 @@ from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
 from commsim.planner.offers import Offer, offers
-from commsim.scenario.load import with_machine
+from commsim.scenario.load import with_changes_named, with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Module
@@ -227,7 +227,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     if isinstance(written.data, dict) and "serve" in written.data:
         other = "found a plan of serving, expected one of training; commsim.serve takes it"
         raise_faults([written.fault(("serve",), other)])
-    document = _with_machines(apply_overrides(_with_machines(written), overrides))
+    document = with_changes_named(_with_machines(apply_overrides(_with_machines(written), overrides)), overrides)
     return validate(PlanFile, document), document
 
 
