@@ -1,8 +1,8 @@
 """Scores the decisions that plans and tuner rules make, and writes their error.
 
     python validation/decisions.py                    the tables (some minutes: every published step is simulated)
-    python validation/decisions.py --write            also docs/accuracy-decisions.md, the residuals of training steps, the
-                                                      best published steps, the margin of tuner rules
+    python validation/decisions.py --write            also docs/accuracy-decisions.md, the residuals of training steps,
+                                                      the best published steps, the margin of tuner rules
     ... --figures simulation.json closed_form.json    predictions that `commsim validate training --json` wrote
 
 A plan's bands and ties are scored with the source left out, tuner rules by the log that the fit has not seen.
@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def predictions(table: MeasuredRows, figures: Sequence[str]) -> Predictions:
         return {"simulation": validation.first, "closed_form": validation.closed}
     out = {}
     for engine, path in zip(("simulation", "closed_form"), figures, strict=True):
-        known = {row["id"]: row["predicted_s"] for row in json.loads(Path(path).read_text(encoding="utf-8"))["per_row"]}
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))["per_row"]
+        known = {row["id"]: row["predicted_s"] for row in rows}
         out[engine] = np.array([known[row.id] for row in table.rows])
     return out
 
@@ -63,9 +65,9 @@ def plan_lines(table: MeasuredRows, seconds: Predictions) -> list[str]:
     return [
         "## A plan's band: published steps inside, their source left out",
         "",
-        f"**{100 * rows / all_rows:.0f} % of {all_rows:,} rows, {100 * np.mean([s for _, s in inside.values()]):.0f} % in "
-        f"the mean of {len(inside)} sources.** The band that ships is {own.low:.2f} to {own.high:.2f} times the predicted "
-        "time. A source counts as at most four rows, as in the fit.",
+        f"**{100 * rows / all_rows:.0f} % of {all_rows:,} rows, {100 * np.mean([s for _, s in inside.values()]):.0f} % "
+        f"in the mean of {len(inside)} sources.** The band that ships is {own.low:.2f} to {own.high:.2f} times the "
+        "predicted time. A source counts as at most four rows, as in the fit.",
         "",
         "| source | rows | inside (%) |",
         "|---|--:|--:|",
@@ -82,12 +84,12 @@ def order_lines(table: MeasuredRows, seconds: Predictions) -> list[str]:
     return [
         "## A plan's ties: two layouts of one machine and model",
         "",
-        f"Pairs of published steps of one source, machine, model, batch and precision that differ in their layout, with the "
-        f"margin of the other sources. **Said to differ: {differ:,} pairs, {100 * right / differ:.1f} % in the right order. "
-        f"Said to be a tie: {ties:,}, {100 * ties_right / ties:.0f} % in the predicted order**, where a coin would have "
-        "half.",
+        "Pairs of published steps of one source, machine, model, batch and precision that differ in their layout, with "
+        f"the margin of the other sources. **Said to differ: {differ:,} pairs, {100 * right / differ:.1f} % in the right "
+        f"order. Said to be a tie: {ties:,}, {100 * ties_right / ties:.0f} % in the predicted order**, where a coin "
+        "would have half.",
         "",
-        "| source | margin | differ | right (%) | ties | in the predicted order (%) | most lost by a wrong order (%) |",
+        "| source | margin | differ | right (%) | ties | as predicted (%) | most lost by a wrong order (%) |",
         "|---|--:|--:|--:|--:|--:|--:|",
         *(
             f"| {source} | {o['margin']:.2f} | {o['differ']:.0f} | {_share(o['right'], o['differ'])} | {o['ties']:.0f} | "
@@ -119,9 +121,8 @@ def best_lines() -> list[str]:
             "global_batch_size": asked["batch"],
             "best": 3,
         }
-        path = CHECKOUT / "out" / "decisions" / f"{asked['model']}.yaml"
-        write_atomically(path, json.dumps({"name": name, "plan": question}))
-        best = plan(path).best
+        with tempfile.TemporaryDirectory() as folder:
+            best = plan(write_atomically(Path(folder) / "plan.yaml", json.dumps({"name": name, "plan": question}))).best
         published, ratio = above_published(best)
         assert published is not None
         own, rate = spread(best), ratio * published.tflops_per_gpu
@@ -144,12 +145,12 @@ def tune_lines(some: Sequence[tuning.Decision]) -> list[str]:
         "",
         f"{len({frozenset((d.seen, d.unseen)) for d in some})} pairs of published logs of one machine, publisher and "
         "version ran unlike algorithms or protocols. Each log of a pair is fitted to in turn; at each common size with "
-        "unlike choices the fit says which is quicker. A rule is a choice that gains more than the fit's own band and more "
-        "than the margin, of which the machines scored were left out. **"
-        f"{len(confirmed)} of {len(rules)} rules are confirmed, {len(harm)} lose more than {100 * tuning.LOSS:.0f} %.** By "
-        f"the fit's own band alone there would be {len(before)}, of which {right} are confirmed. The rules of a pair are no "
-        "independent cases: neighbouring sizes and both directions agree or fail together. The margin of all pairs is "
-        f"{tuning.margin(some):.2f}.",
+        "unlike choices the fit says which is quicker. A rule is a choice that gains more than the fit's own band and "
+        "more than the margin, of which the machine that is scored was left out. **"
+        f"{len(confirmed)} of {len(rules)} rules are confirmed, {len(harm)} lose more than {100 * tuning.LOSS:.0f} %.** "
+        f"By the fit's own band alone there would be {len(before)}, of which {right} are confirmed. The rules of a pair "
+        "are no independent cases: neighbouring sizes and both directions agree or fail together. The margin of all "
+        f"pairs is {tuning.margin(some):.2f}.",
         "",
         "| fitted to | confirmed by | sizes with unlike choices | rules | confirmed | predicted gain | measured gain |",
         "|---|---|--:|--:|--:|--:|--:|",
@@ -172,7 +173,7 @@ def _pair_line(seen: str, unseen: str, some: Sequence[tuning.Decision], rules: S
 
 def write(table: MeasuredRows, seconds: Predictions, some: Sequence[tuning.Decision]) -> list[Path]:
     """What the package reads: residuals of steps, the best published ones, the margin of choices."""
-    head = "# How far predicted training steps are off, their source left out: `validation/decisions.py --write` writes it.\n"
+    head = "# How far predicted steps are off, their source left out: `validation/decisions.py --write` writes it.\n"
     lines = []
     for engine, of in seconds.items():
         own = plans.spread_of(plans.residuals(table, of), plans.pairs(table, of))
@@ -204,8 +205,8 @@ def main(words: Sequence[str]) -> int:
     lines = [
         "# Accuracy of decisions",
         "",
-        "Written by `python validation/decisions.py --write`; do not edit by hand. What is decided from predictions, held "
-        "against what was published: which layout is quicker, and which of NCCL's choices.",
+        "Written by `python validation/decisions.py --write`; do not edit by hand. What is decided from predictions, "
+        "held against what was published: which layout is quicker, and which of NCCL's choices.",
         "",
         *plan_lines(table, seconds),
         *order_lines(table, seconds),
