@@ -84,16 +84,16 @@ def order_lines(table: MeasuredRows, seconds: Predictions) -> list[str]:
     return [
         "## A plan's ties: two layouts of one machine and model",
         "",
-        "Pairs of published steps of one source, machine, model, batch and precision that differ in their layout, with "
-        f"the margin of the other sources. **Said to differ: {differ:,} pairs, {100 * right / differ:.1f} % in the right "
-        f"order. Said to be a tie: {ties:,}, {100 * ties_right / ties:.0f} % in the predicted order**, where a coin "
-        "would have half.",
+        "Pairs of published steps of one source, machine, model, batch and precision that differ in their layout, "
+        "with the margin of the other sources. "
+        f"**Said to differ: {differ:,} pairs, {100 * right / differ:.1f} % in the right order. Said to be a tie: "
+        f"{ties:,}, {100 * ties_right / ties:.0f} % in the predicted order**, where a coin would have half.",
         "",
         "| source | margin | differ | right (%) | ties | as predicted (%) | most lost by a wrong order (%) |",
         "|---|--:|--:|--:|--:|--:|--:|",
         *(
-            f"| {source} | {o['margin']:.2f} | {o['differ']:.0f} | {_share(o['right'], o['differ'])} | {o['ties']:.0f} | "
-            f"{_share(o['ties_right'], o['ties'])} | {100 * o['worst']:.0f} |"
+            f"| {source} | {o['margin']:.2f} | {o['differ']:.0f} | {_share(o['right'], o['differ'])} | "
+            f"{o['ties']:.0f} | {_share(o['ties_right'], o['ties'])} | {100 * o['worst']:.0f} |"
             for source, o in by_source.items()
         ),
         "",
@@ -145,12 +145,12 @@ def tune_lines(some: Sequence[tuning.Decision]) -> list[str]:
         "",
         f"{len({frozenset((d.seen, d.unseen)) for d in some})} pairs of published logs of one machine, publisher and "
         "version ran unlike algorithms or protocols. Each log of a pair is fitted to in turn; at each common size with "
-        "unlike choices the fit says which is quicker. A rule is a choice that gains more than the fit's own band and "
-        "more than the margin, of which the machine that is scored was left out. **"
-        f"{len(confirmed)} of {len(rules)} rules are confirmed, {len(harm)} lose more than {100 * tuning.LOSS:.0f} %.** "
-        f"By the fit's own band alone there would be {len(before)}, of which {right} are confirmed. The rules of a pair "
-        "are no independent cases: neighbouring sizes and both directions agree or fail together. The margin of all "
-        f"pairs is {tuning.margin(some):.2f}.",
+        "unlike choices the fit says which is quicker. A rule is a choice that gains more than the fit's own band "
+        "and more than the margin, of which the machine that is scored was left out. **"
+        f"{len(confirmed)} of {len(rules)} rules are confirmed, {len(harm)} lose more than {100 * tuning.LOSS:.0f} %"
+        f".** By the fit's own band alone there would be {len(before)}, of which {right} are confirmed. The rules of a "
+        "pair are no independent cases: neighbouring sizes and both directions agree or fail together. The margin of "
+        f"all pairs is {tuning.margin(some):.2f}.",
         "",
         "| fitted to | confirmed by | sizes with unlike choices | rules | confirmed | predicted gain | measured gain |",
         "|---|---|--:|--:|--:|--:|--:|",

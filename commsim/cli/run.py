@@ -124,7 +124,9 @@ def run(
             folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.scenario.slug
             drawn = one.scenario.report.plot if plot is None else plot
             if other := held_run(folder, result.scenario_hash):
-                say(f"note: {folder} held another run, {other}: its files are replaced (-o FOLDER keeps both)", err=True)
+                say(
+                    f"note: {folder} held another run, {other}: its files are replaced (-o FOLDER keeps both)", err=True
+                )
             written = write_files(shown, folder, plot=drawn, html=page, reasons=reasons)
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)

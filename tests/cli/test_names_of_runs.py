@@ -1,4 +1,4 @@
-"""Overrides in titles and folders, folders that hold another run, a folder beside a shipped name, steps that do not fit."""
+"""Overrides in titles and folders, folders that hold another run, folders of a shipped name, steps that do not fit."""
 
 from __future__ import annotations
 

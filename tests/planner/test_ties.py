@@ -207,7 +207,9 @@ def test_the_command_prints_the_changes_and_json(tmp_path: Path) -> None:
 
 
 def test_neighbours_of_chunks_change_the_schedule_with_them(tmp_path: Path) -> None:
-    spec, _, (best, *_) = question(tmp_path, "plan.search={pp: 2, virtual_stages: [1, 2], schedule: [1f1b, interleaved_1f1b]}")
+    spec, _, (best, *_) = question(
+        tmp_path, "plan.search={pp: 2, virtual_stages: [1, 2], schedule: [1f1b, interleaved_1f1b]}"
+    )
     axes = {n.axis for n in neighbours(spec, best)}
     assert "virtual_stages" in axes
 
