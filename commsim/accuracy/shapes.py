@@ -91,11 +91,11 @@ def leave_out(
         progress(f"fitting without {name}")
         some = [curves[i] for i in left]
         both = carried(curves, left, seen, model)
-        errors = (mean_error(some, seconds) for seconds in both)
+        fitted, shipped = (mean_error(some, seconds) for seconds in both)
         others = [(curves[i], shapes[i]) for i in seen]
-        rules = (_baseline(some, [shapes[i] for i in left], others, rule) for rule in (copied, interpolated))
+        one, two = (_baseline(some, [shapes[i] for i in left], others, rule) for rule in (copied, interpolated))
         low, high = band_of(some, both[0])
-        out.append(LeftOut(name, *errors, *rules, low=low, high=high))
+        out.append(LeftOut(name, fitted, shipped, one, two, low, high))
     return out
 
 

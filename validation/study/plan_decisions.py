@@ -86,7 +86,7 @@ def _quantiles(groups: Mapping[str, Float64], shares: Collection[float]) -> Floa
     weight = np.concatenate([np.full(len(g), min(len(g), ROWS) / len(g)) for g in groups.values()])
     order = np.argsort(values)
     place = np.cumsum(weight[order]) - weight[order] / 2
-    return np.interp(np.array(list(shares)) * weight.sum(), place, values[order])
+    return np.asarray(np.interp(np.array(list(shares)) * weight.sum(), place, values[order]), np.float64)
 
 
 def _differences(chosen: Collection[Pair]) -> dict[str, Float64]:
