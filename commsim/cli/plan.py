@@ -62,7 +62,7 @@ def plan(
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
     from commsim.report.answers import Planned
-    from commsim.report.plan_tables import counted, table, ties
+    from commsim.report.plan_tables import counted, table
     from commsim.scenario.fit import known_of
     from commsim.scenario.setting import idle_warnings
 
@@ -116,7 +116,7 @@ def plan(
         typer.echo("")
         typer.echo(table(answer), nl=False)
         typer.echo("* no other is quicker, leaner, smaller and cheaper\n")
-        for line in (*ties(answer), *planned.reasons, "", *counted(answer, ranked_in)):
+        for line in (*planned.reasons, "", *counted(answer, ranked_in)):
             typer.echo(line)
         if written:
             typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")

@@ -252,6 +252,11 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
         label = "no other is quicker, leaner, smaller and cheaper"
         axes.plot(*places(front), color=style.MUTED, linewidth=1.0, zorder=1, label=label)
         best, ((x,), (y,)) = listed[0], places(listed[:1])
+        tied_up = [1e6 * float(r["step_s"]) / float(r["tokens"]) for r in listed if r.get("tie")]
+        if tied_up:
+            axes.axhspan(
+                y, max(tied_up), color=style.MUTED, alpha=0.15, linewidth=0, label="ties with the best", zorder=0
+            )
         name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
         axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(0.1, 0.18)

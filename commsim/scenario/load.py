@@ -74,7 +74,12 @@ def with_changes_named(document: Document, overrides: Sequence[str]) -> Document
     changes = [text.strip() for text in overrides]
     if not isinstance(name, str) or not changes or any(text.startswith("name=") for text in changes):
         return document
-    longer = f"{name}, with {', '.join(changes)}"
+    short = [text.partition("=")[0].rpartition(".")[2] for text in changes]
+    words = [  # the last word of the path, where no other change has it too
+        f"{last}={text.partition('=')[2]}" if short.count(last) == 1 else text
+        for last, text in zip(short, changes, strict=True)
+    ]
+    longer = f"{name}, with {', '.join(words)}"
     if len(longer) > LONGEST_NAME:
         longer = f"{longer[: LONGEST_NAME - 12]}... {hashlib.sha256(longer.encode()).hexdigest()[:8]}"
     return replace(document, data=document.data | {"name": longer if len(name) <= LONGEST_NAME else name})

@@ -39,9 +39,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_overrides_are_in_the_title_and_the_folder(file: Path) -> None:
     shown = CliRunner().invoke(app, ["run", str(file), "topology.gpus_per_node=4"], catch_exceptions=False).stdout
-    assert "All-reduce on one node, with topology.gpus_per_node=4 (scenario" in shown
-    assert (file.parent / "out" / "all-reduce-on-one-node-with-topology-gpus-per-node-4" / "result.json").is_file()
+    assert "All-reduce on one node, with gpus_per_node=4 (scenario" in shown
+    assert (file.parent / "out" / "all-reduce-on-one-node-with-gpus-per-node-4" / "result.json").is_file()
     assert load_scenarios(file, ["name=mine", "topology.gpus_per_node=4"])[0].name == "mine"
+    several = ["workload.0.sizes=2 MiB", "report.plot=true", "library.env.NCCL_ALGO=Ring"]
+    assert load_scenarios(file, several)[0].name.endswith(", with sizes=2 MiB, plot=true, NCCL_ALGO=Ring")
     assert load_scenarios(file)[0].name == "All-reduce on one node"
 
 
