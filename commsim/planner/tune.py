@@ -2,8 +2,9 @@
 
 For every collective that the plugin knows and every size of a grid, each (algorithm, protocol) that NCCL allows is
 predicted. A choice other than NCCL's own counts only where the parameters were fitted to this collective on these
-ranks, and if its gain is outside the error: of the fit on sizes that it had not seen, and of differences between two
-choices on published machines (`choices.yaml`). What was not measured is a command to measure it with.
+ranks, and if its gain is outside the error: of the fit on sizes and on shapes of the machine that it had not seen, and
+of differences between two choices on published machines (`choices.yaml`). What was not measured is a command to measure
+it with.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     widest = 1.0
     for collective in FUNCTIONS:
         measured = _measured(scenario, fit, collective, topology)
-        own_band = fit.band_of(collective, topology) if fit is not None and measured else None
+        own_band = fit.widest(collective, topology) if fit is not None and measured else None
         of_collective: list[Rule] = []
         of_call = replace(options, operation=operations.get(collective, SUM))
         model.options = of_call

@@ -34,6 +34,11 @@ class Validity:
         fit had one shape only, so that nothing of it was ever held against another."""
         return self.band if not self.calls or self.saw(collective, topology) else self.band_left_out
 
+    def widest(self, collective: str, topology: Topology) -> Band | None:
+        """The wider of the band of a collective there and that of shapes left out."""
+        bands = [band for band in (self.band_of(collective, topology), self.band_left_out) if band is not None]
+        return (min(low for low, _ in bands), max(high for _, high in bands)) if bands else None
+
     def outside(self, collective: str, topology: Topology, version: str) -> list[str]:
         """A sentence for everything that lies outside of what the fit has seen."""
         if not self.calls:

@@ -57,6 +57,7 @@ def test_a_band_is_that_of_what_was_seen_else_of_shapes_left_out(scenario: Path)
     fit = Validity("p.yaml", CALLS, "2.26.2", (0.95, 1.05), (0.8, 1.3))
     assert fit.band_of("all_reduce", here) == (0.95, 1.05)
     assert fit.band_of("all_gather", here) == (0.8, 1.3)
+    assert fit.widest("all_reduce", here) == (0.8, 1.3)
     unknown = Validity("p.yaml", (), "", (0.95, 1.05), None)
     assert unknown.band_of("all_gather", here) == (0.95, 1.05)
     assert unknown.outside("all_gather", here, "2.19.3") == []
@@ -99,7 +100,7 @@ def test_rules_are_of_what_was_measured(scenario: Path, tmp_path: Path, monkeypa
     one = load_scenarios(scenario, [f"params={params}"])[0]
     fit = validity_of(one)
     assert fit is not None
-    monkeypatch.setattr(Validity, "band_of", lambda *_: (0.999, 1.001))
+    monkeypatch.setattr(Validity, "widest", lambda *_: (0.999, 1.001))
     tuning = tune(one, build_topology(one), sizes=sizes)
     assert {rule.collective for rule in tuning.gaining} == {"all_reduce"}
     assert tuning.unmeasured
