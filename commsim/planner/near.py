@@ -21,7 +21,7 @@ SHORT = {"v": "virtual_stages", "mb": "micro_batch_size", "zero": "zero_stage", 
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class SingleChange:
     """One other value of one axis of a layout, and the configuration that it makes."""
 
     axis: str
@@ -35,7 +35,7 @@ class Near:
     """A layout as it is simulated, and its single changes, the quickest first; all that are shown fit."""
 
     start: Configuration
-    changes: tuple[Change, ...]
+    changes: tuple[SingleChange, ...]
 
 
 def layout_of(text: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def near(
         changed = simulated(spec, machine, other, times)
         if changed.memory.fits:
             before, value = (space.axes[axis][ranked.places[axis]] for ranked in (start, other))
-            changes.append(Change(axis, before, value, changed))
+            changes.append(SingleChange(axis, before, value, changed))
     changes.sort(key=lambda c: c.configuration.seconds / c.configuration.ranked.tokens)
     return Near(own, tuple(changes))
 
