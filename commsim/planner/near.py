@@ -43,6 +43,8 @@ def layout_of(text: str) -> dict[str, Any]:
 
     ScenarioError with every word that names no axis or no value of it; dp is what the rest leaves of the machine.
     """
+    if not text.strip():
+        raise ScenarioError("--near: found nothing, expected a layout such as tp=8,pp=16 or a scenario")
     if "=" not in text:
         return _of_scenario(text)
     chosen, faults = dict[str, Any](), list[str]()

@@ -6,7 +6,7 @@ from typing import Any
 
 from commsim.planner.near import Near
 from commsim.planner.ties import favours, spread, tied
-from commsim.report.plan_tables import headline
+from commsim.report.plan_tables import between, headline
 from commsim.report.tables import aligned
 from commsim.units import GIB
 
@@ -26,7 +26,7 @@ def near_lines(near: Near) -> list[str]:
         if ratio < 1 and not tied(c, start):
             sure.append(name)
         own = ", ".join(favours(c, start))
-        rows.append((name, f"{c.seconds:.3f}", f"{low:.1f} .. {high:.1f}", word, f"{c.memory.peak / GIB:.1f}", own))
+        rows.append((name, f"{c.seconds:.3f}", between(low, high), word, f"{c.memory.peak / GIB:.1f}", own))
     told = f"{len(sure)} of {len(near.changes)} single changes gain more than {margin:.0f} %, the error of a difference"
     return [
         *headline(start),

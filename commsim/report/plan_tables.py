@@ -91,6 +91,12 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
 
 
+def between(low: float, high: float) -> str:
+    """A band in seconds."""
+    digits = 1 if low >= 10 else 2 if low >= 1 else 3
+    return f"{low:.{digits}f} .. {high:.{digits}f}"
+
+
 def counted(answer: PlanAnswer, seconds: float) -> list[str]:
     """What was walked, and what could not run."""
     total = sum((Counter(ranking.counts) for ranking in answer.rankings.values()), Counter[str]())
@@ -197,7 +203,7 @@ def table(answer: PlanAnswer) -> str:
         "": [f"{r['rank']}{'*' if r['pareto'] else ' '}" for r in listed],
         "cluster": [r["cluster"] for r in listed],
         "step s": [f"{r['step_s']:.3f}" for r in listed],
-        "of 8 in 10": [f"{r['step_low_s']:.1f} .. {r['step_high_s']:.1f}" for r in listed],
+        "of 8 in 10": [between(r["step_low_s"], r["step_high_s"]) for r in listed],
         "slower": [f"{r['slower_percent']:+.1f} %{' tie' if r['tie'] else ''}" for r in listed],
         "MFU": [f"{r['mfu_percent']:.1f} %" for r in listed],
         "GiB": [f"{r['memory_GiB']:.1f}" for r in listed],

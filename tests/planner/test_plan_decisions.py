@@ -171,6 +171,7 @@ def test_single_changes_differ_in_one_axis_and_run_to_their_times(tmp_path: Path
         ("tp=8,foo=2", "found 'foo=2', expected one of tp, pp"),
         ("recompute=some", "found 'recompute=some', expected a value of recompute: input should be"),
         ("tp=-1,zero=9", "found 'tp=-1'"),
+        (" ", "found nothing, expected a layout"),
     ],
 )
 def test_words_that_are_no_axis_are_named(text: str, said: str) -> None:
