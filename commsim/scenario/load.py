@@ -74,10 +74,11 @@ def with_changes_named(document: Document, overrides: Sequence[str]) -> Document
     changes = [text.strip() for text in overrides]
     if not isinstance(name, str) or not changes or any(text.startswith("name=") for text in changes):
         return document
-    short = [text.partition("=")[0].rpartition(".")[2] for text in changes]
-    words = [  # the last word of the path, where no other change has it too
-        f"{last}={text.partition('=')[2]}" if short.count(last) == 1 else text
-        for last, text in zip(short, changes, strict=True)
+    parts = [text.partition("=") for text in changes]
+    short = [path.rpartition(".")[2] for path, _, _ in parts]
+    words = [  # the last word of the path, where no other change has it too; of a file its name
+        f"{last if short.count(last) == 1 else path}={Path(value).name if last in ('params', 'path') else value}"
+        for last, (path, _, value) in zip(short, parts, strict=True)
     ]
     longer = f"{name}, with {', '.join(words)}"
     if len(longer) > LONGEST_NAME:
