@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 PROTOC := grpcio-tools==1.65.5 'setuptools<81'
 FAST   := not slow and not benchmark_bar
 
-.PHONY: chakra architecture mutants readme accuracy-gloo accuracy-outside accuracy-dumps figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -79,6 +79,9 @@ chakra: ## compile the messages of Chakra files anew, in an environment of its o
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
+
+accuracy-decisions: $(VENV)/.installed-dev ## score plans and tuner rules, write their page and errors anew (ten minutes)
+	$(BIN)/python validation/decisions.py --write
 
 examples: $(VENV)/.installed-dev ## execute the guides whose code is executed, write what it prints and draws
 	MPLBACKEND=Agg $(BIN)/python docs/examples.py

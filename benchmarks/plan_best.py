@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from commsim.document.types import Document
-from commsim.planner.plan import ClusterSpace, PlanAnswer, machines, simulate
+from commsim.planner.clusters import ClusterSpace, machines
+from commsim.planner.plan import PlanAnswer, simulate
 from commsim.planner.question import PlanFile
 from commsim.planner.ranking import Ranked, evaluated
 from commsim.training.memory import Framework
@@ -71,7 +72,7 @@ def main() -> int:
         file = question(name)
         spec = file.plan
         machine = machines(spec, Document("", file.model_dump()), Path())[0]
-        ranked = everything(machine, spec.framework)
+        ranked = everything(machine, spec.memory)
         begun, answer = time.process_time(), PlanAnswer()
         simulate(spec, [(machine, r) for r in ranked], answer)
         simulated = {id(choice.ranked): choice.seconds for choice in answer.choices}

@@ -161,13 +161,15 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     from time import process_time
 
     from commsim.planner import plan as planner
+    from commsim.planner.around import neighbours, sensitivity
+    from commsim.planner.clusters import machines as machines_of
     from commsim.planner.question import read_plan
     from commsim.scenario.load import plain_yaml
 
     path = find_scenario(str(file))
     question, document = read_plan(path, overrides)
     spec = question.plan
-    machines = planner.machines(spec, document, path.parent)
+    machines = machines_of(spec, document, path.parent)
     answer = planner.PlanAnswer()
     begun = process_time()
     planner.rank(spec, machines, answer)
@@ -178,7 +180,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
     else:
         planner.ranked_choices(spec, chosen, answer)
     best = answer.best
-    around, changes = planner.neighbours(spec, best), planner.sensitivity(best)
+    around, changes = neighbours(spec, best), sensitivity(best)
     scenario = plain_yaml(planner.scenario_of(best, spec, question.name))
     return Planned(question.name, answer, scenario, seconds, around, changes)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import tempfile
 from pathlib import Path
 
 from commsim.errors import CommsimError
+
+MOST_CHARACTERS = 80
+"""Of a name as that of a file."""
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -38,8 +42,14 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
 
 
 def slug(name: str, unnamed: str) -> str:
-    """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or unnamed
+    """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it.
+
+    A long one ends in a digest of all of it, so that two that begin alike are two.
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if len(words) > MOST_CHARACTERS:
+        words = f"{words[: MOST_CHARACTERS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return words or unnamed
 
 
 def check_writable(path: Path) -> None:

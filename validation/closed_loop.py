@@ -61,7 +61,7 @@ def calibrated(loop: Loop) -> Calibration:
     topology = build_topology(scenario)
     curves = read_measured(RUNS / loop.folder)
     calibration = calibrate(curve_model(scenario, topology, curves), curves)
-    write_atomically(RUNS / loop.folder / "params.yaml", params_yaml(calibration, scenario, topology))
+    write_atomically(RUNS / loop.folder / "params.yaml", params_yaml(calibration, scenario, [topology] * len(curves)))
     return calibration
 
 

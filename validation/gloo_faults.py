@@ -147,7 +147,10 @@ def _of_jobs(file: str) -> Iterator[Point]:
 
 
 def _scenarios(file: str) -> list[Scenario]:
-    return load_scenarios(FAULTS / f"{file}.yaml", [f"params={RUNS / 'testbed' / PARAMS[file] / 'params.yaml'}"])
+    path = FAULTS / f"{file}.yaml"
+    fitted = load_scenarios(path, [f"params={RUNS / 'testbed' / PARAMS[file] / 'params.yaml'}"])
+    names = [one.name for one in load_scenarios(path)]  # those of the folders with what was measured
+    return [one.model_copy(update={"name": name}) for one, name in zip(fitted, names, strict=True)]
 
 
 def _as_shipped(file: str) -> list[Scenario]:

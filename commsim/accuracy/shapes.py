@@ -43,6 +43,7 @@ class Shape:
 class LeftOut:
     """Errors, as fractions, of curves that a fit had not seen: those of a shape or of a collective.
 
+    `low`, `high`: factors on the fit's times that held eight of ten measured ones, 1 between them.
     `copied`: with the bus bandwidth of the measured shape nearest in ranks; `interpolated`: the time over the ranks of
     the two nearest, and on beyond them; None where that says nothing of one of the curves.
     """
@@ -52,6 +53,8 @@ class LeftOut:
     shipped: float
     copied: float | None
     interpolated: float | None
+    low: float = 1.0
+    high: float = 1.0
 
 
 def shape_of(curve: Curve, topology: Topology, whole: int) -> Shape:
@@ -87,11 +90,19 @@ def leave_out(
     for name, left, seen in groups_of(keys):
         progress(f"fitting without {name}")
         some = [curves[i] for i in left]
-        errors = (mean_error(some, seconds) for seconds in carried(curves, left, seen, model))
+        both = carried(curves, left, seen, model)
+        fitted, shipped = (mean_error(some, seconds) for seconds in both)
         others = [(curves[i], shapes[i]) for i in seen]
-        rules = (_baseline(some, [shapes[i] for i in left], others, rule) for rule in (copied, interpolated))
-        out.append(LeftOut(name, *errors, *rules))
+        one, two = (_baseline(some, [shapes[i] for i in left], others, rule) for rule in (copied, interpolated))
+        low, high = band_of(some, both[0])
+        out.append(LeftOut(name, fitted, shipped, one, two, low, high))
     return out
+
+
+def band_of(curves: Sequence[Curve], predicted_s: Float64) -> tuple[float, float]:
+    """The 10 % and 90 % quantile of measured over predicted times of curves, 1 between them."""
+    ratio = np.concatenate([c.undisturbed_s() for c in curves]) / predicted_s
+    return min(1.0, float(np.quantile(ratio, 0.1))), max(1.0, float(np.quantile(ratio, 0.9)))
 
 
 def groups_of(keys: Sequence[Any]) -> Iterator[tuple[str, list[int], list[int]]]:

@@ -100,9 +100,8 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
 
     model = curve_model(scenario, topology, curves, on)
     result = fit(model, curves, progress)
-    widest = max(on, key=lambda shape: (shape.nodes, shape.world_size))
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(out, params_yaml(result, scenario, widest))]
+    written = [write_atomically(out, params_yaml(result, scenario, on))]
     if plot:
         written += write_both(out.with_suffix(""), plot_residuals(result, f"{scenario.name}: calibration"))
     shapes = [Shape(machine.nodes, machine.ranks_per_node) for machine in on]
@@ -111,6 +110,8 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
         "collectives": [curve.collective for curve in curves],
     }
     left_out = {name: leave_out(curves, shapes, of, model.part, progress) for name, of in keys.items()}
+    if left_out["shapes"]:
+        write_atomically(out, params_yaml(result, scenario, on, left_out["shapes"]))
     if json_output:
         print_json(calibration_document(result, left_out))
         return
@@ -136,7 +137,7 @@ def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, j
     topology = build_topology(scenario)
     result = adapted(scenario, topology, {scenario.collectives[0].collective: dict(numbers)})
     out.parent.mkdir(parents=True, exist_ok=True)
-    path = write_atomically(out, params_yaml(result, scenario, topology))
+    path = write_atomically(out, params_yaml(result, scenario, [topology]))
     if json_output:
         print_json({"values": {v.path: {"shipped": v.shipped, "value": v.value} for v in result.values}})
         return

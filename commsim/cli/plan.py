@@ -13,10 +13,12 @@ import typer
 from commsim.cli.options import OnlyJson, changes
 from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import say, stages_bar
+from commsim.errors import ScenarioError
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
+    from commsim.planner.clusters import ClusterSpace
     from commsim.planner.plan import Configuration
     from commsim.planner.question import PlanSpec
     from commsim.report.answers import Planned
@@ -27,6 +29,13 @@ def plan(
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
+    near: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LAYOUT",
+            help="Instead: the best single changes of a layout, such as tp=8,pp=16,recompute=full, or of a scenario.",
+        ),
+    ] = None,
     html: Annotated[bool, typer.Option(help="Write report.html, one file to mail.")] = False,
     files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
@@ -46,7 +55,10 @@ def plan(
     if asks_split(path):
         plan_split(path, overrides or [], out, files, json_output)
         return
-    from commsim.planner.plan import PlanAnswer, machines, neighbours, rank, ranked_choices, sensitivity, shortlist
+    from commsim.planner.around import neighbours, sensitivity
+    from commsim.planner.clusters import machines
+    from commsim.planner.offers import beyond
+    from commsim.planner.plan import PlanAnswer, rank, ranked_choices, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
     from commsim.report.answers import Planned
@@ -60,6 +72,9 @@ def plan(
     for cluster in clusters:
         for warning in idle_warnings(cluster.setting, cluster.topology):
             say(f"warning: {warning}", err=True)
+    if near is not None:
+        _near(question.name, spec, clusters, near, json_output)
+        return
     answer = PlanAnswer()
     interrupted = False
     begun = time.process_time()
@@ -82,6 +97,8 @@ def plan(
                 ranked_choices(spec, shortlist(spec, seen, answer), answer)
     ranked_in = ranked_in or time.process_time() - begun
     best = answer.best
+    for warning in beyond(spec.framework, spec.named_axes):
+        say(f"warning: {warning}", err=True)
     if best.step.model.caveat:
         say(f"warning: {best.step.model.caveat}", err=True)
     folder = (out or Path("out") / slug(question.name, "plan")) if files else None
@@ -106,6 +123,24 @@ def plan(
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)
+
+
+def _near(name: str, spec: PlanSpec, clusters: list[ClusterSpace], text: str, json_output: bool) -> None:
+    """Prints the layout and its single changes on the only machine of the question."""
+    from commsim.planner.near import layout_of
+    from commsim.planner.near import near as near_of
+    from commsim.report.near_tables import near_document, near_lines
+
+    if len(clusters) != 1:
+        raise ScenarioError(f"--near: found {len(clusters)} clusters, expected one machine that the layout runs on")
+    layout = layout_of(text)
+    with stages_bar(json_output) as show:
+        answer = near_of(spec, clusters[0], layout, show)
+    if json_output:
+        typer.echo(json.dumps(near_document(answer, name), indent=2, allow_nan=False))
+        return
+    for line in near_lines(answer):
+        typer.echo(line)
 
 
 def _json(planned: Planned) -> str:

@@ -84,7 +84,7 @@ def run(
 ) -> None:
     """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
     del memory
-    from commsim.report.run_files import compared, document, tables, write_files, write_trace
+    from commsim.report.run_files import compared, document, held_run, tables, write_files, write_trace
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
@@ -107,6 +107,7 @@ def run(
         for line in write_trace(scenarios[0], trace):
             note(line)
     everything: list[Comparison] = []
+    fits = True
     documents: list[dict[str, Any]] = []
     for one in scenarios:
         page = one.scenario.report.html if html is None else html
@@ -122,9 +123,14 @@ def run(
         if files:
             folder = out if out is not None and len(scenarios) == 1 else (out or Path("out")) / one.scenario.slug
             drawn = one.scenario.report.plot if plot is None else plot
+            if other := held_run(folder, result.scenario_hash):
+                say(
+                    f"note: {folder} held another run, {other}: its files are replaced (-o FOLDER keeps both)", err=True
+                )
             written = write_files(shown, folder, plot=drawn, html=page, reasons=reasons)
         for warning in result.warnings:
             say(f"warning: {warning}", err=True)
+        fits &= all(item.memory.fits for item in result.trainings)
         held = None
         if communicator_memory:
             from commsim.scenario.communicators import communicators_of_scenario
@@ -160,6 +166,8 @@ def run(
             show(f"{summary_line(comparison)}: {comparison.measured.name}")
     if json_output:
         print_json({"results": documents})
+    if not fits:  # a step that cannot run has no time
+        raise typer.Exit(1)
 
 
 def why(result: Result, progress: Any, sizes: Sequence[int] = (), what_if: bool = True) -> list[Explanation]:

@@ -32,9 +32,17 @@ def tune(
         Path | None,
         typer.Option(help="With --kernels: also draw the quickest by size and number of GPUs (.png, .svg)."),
     ] = None,
+    unmeasured: Annotated[
+        bool,
+        typer.Option(
+            "--unmeasured",
+            help="Also rules for collectives that were not measured on these ranks, by the error of others.",
+        ),
+    ] = False,
     json_output: Json = False,
 ) -> None:
     """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
+    from commsim.planner.tune import measure_first
     from commsim.planner.tune import tune as rules_of
     from commsim.report.tuner_config import tuner_config, tuning_table
     from commsim.scenario.load import load_scenarios
@@ -50,11 +58,12 @@ def tune(
     scenarios = load_scenarios(path, overrides or [])
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
-    tuning = rules_of(scenarios[0], build_topology(scenarios[0]))
+    tuning = rules_of(scenarios[0], build_topology(scenarios[0]), unmeasured=unmeasured)
     write_atomically(out, tuner_config(tuning))
     if json_output:
         rules = [dataclasses.asdict(rule) for rule in tuning.rules]
-        print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band})
+        first = {"measure_first": measure_first(tuning)}
+        print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band} | first)
         return
     typer.echo(tuning_table(tuning), nl=False)
     typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")

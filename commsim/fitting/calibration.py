@@ -19,7 +19,7 @@ from commsim.errors import CalibrationError, OutOfReachError
 from commsim.fitting.curve_fit import LEAST_S, SCALE, Rows, cost, fit
 from commsim.fitting.models import CurveModel, Float64
 from commsim.fitting.planes import Planes
-from commsim.fitting.suspects import suspects
+from commsim.fitting.suspects import absurd, suspects
 from commsim.measure.records import Curve
 from commsim.units import format_bytes, format_time
 
@@ -141,6 +141,8 @@ def calibrate(
 ) -> Calibration:
     """The calibration of a model to curves; CalibrationError where they determine none of its fields."""
     fitted = fit_curves(model, curves, progress)
+    if lines := absurd(model, curves, fitted.x, fitted.moved, fitted.seconds):
+        raise CalibrationError("\n".join(lines))
     rows = _rows(model, curves, fitted.contacts, fitted.moved)
     at = np.flatnonzero(fitted.moved)
     sd = _deviations(_information(model, rows, fitted.x), at)

@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from commsim.fitting.models import CurveModel, Float64
 from commsim.measure.records import APART, Curve
 from commsim.units import format_bytes
 
@@ -77,3 +78,39 @@ def _unsteady(curves: Sequence[Curve]) -> list[str]:
                 f"{curve.name} is unsteady: repeats differ by {np.median(spread):.2f} times at the median size"
             )
     return lines
+
+
+MOST_TIMES = 100.0
+"""A parameter that a fit moves further, either way, is absurd: of fits to one published log of NCCL each those to
+machines that are not known degraded moved none by more than 4.5 times, one to a degraded machine one by 69, and gloo's
+wait for a core that sleeps goes 55 times where a run has two states."""
+
+NAMED_SIZES = 3
+"""Sizes that are named with an absurd parameter: those of which it is the largest part."""
+
+
+def absurd(
+    model: CurveModel,
+    curves: Sequence[Curve],
+    x: Float64,
+    moved: npt.NDArray[np.bool_],
+    seconds: Float64,
+) -> list[str]:
+    """A sentence for every parameter that a fit at ``x`` moved further than `MOST_TIMES`, with the sizes behind it."""
+    away = x - model.center
+    far = np.flatnonzero(moved & (np.abs(away) > np.log(MOST_TIMES)))
+    if not far.size:
+        return []
+    calls = [f"{curve.collective} of {format_bytes(int(n))}" for curve in curves for n in curve.size_bytes]
+    factor = np.exp(model.fields.sign[far] * x[far])
+    share = np.abs(model.contact(x).slope[:, far]) * factor / seconds[:, None]
+    out = []
+    for column, f in enumerate(far.tolist()):
+        sizes = ", ".join(calls[i] for i in sorted(np.argsort(-share[:, column])[:NAMED_SIZES].tolist()))
+        times = float(np.exp(abs(away[f])))
+        word = f"{times:,.0f} times" if away[f] > 0 else f"a {times:,.0f}th of"
+        out.append(
+            f"{model.path(f)} would be {word} the shipped one, expected at most {MOST_TIMES:.0f} times: it comes from "
+            f"{sizes}; look whether these times are of this machine, call and unit, or leave them out"
+        )
+    return out

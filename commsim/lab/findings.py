@@ -167,7 +167,7 @@ def _calibrate(
         return
     topology = build_topology(scenario)
     calibration = calibrate(curve_model(scenario, topology, curves), curves, progress)
-    write_atomically(folder / PARAMS, params_yaml(calibration, scenario, topology))
+    write_atomically(folder / PARAMS, params_yaml(calibration, scenario, [topology] * len(calibration.curves)))
     figure = plot_residuals(calibration, f"{scenario.name}: calibration")
     write_atomically(folder / "calibration.png", figure_bytes(figure, "png"))
     findings.calibration = calibration

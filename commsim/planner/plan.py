@@ -5,38 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from commsim.document import raise_faults
-from commsim.document.types import Document
-from commsim.errors import CommsimError, Fault, InfeasibleError, ScenarioError
+from commsim.errors import InfeasibleError
+from commsim.planner.clusters import ClusterSpace
 from commsim.planner.cost import Cost, run_cost
 from commsim.planner.goodput import Outlook, outlook_of
 from commsim.planner.nearest import would_fit
-from commsim.planner.question import SOFTWARE, Cluster, PlanSpec
-from commsim.planner.ranking import Ranked, Ranking, evaluated, rank_space
-from commsim.planner.space import REASONS, Block, Space, default_axes
-from commsim.scenario.params import nccl_parameters
-from commsim.scenario.setting import Setting
-from commsim.scenario.training import accelerator_of
-from commsim.topology.graph import Topology
-from commsim.topology.presets import load_topology
-from commsim.training.accelerator import accelerator
+from commsim.planner.question import SOFTWARE, PlanSpec
+from commsim.planner.ranking import Ranked, Ranking, rank_space
+from commsim.planner.space import REASONS
 from commsim.training.communicator_memory import communicators_of
 from commsim.training.communicators import GroupCalls
 from commsim.training.memory import StepMemory, step_memory
-from commsim.training.model import model
 from commsim.training.parameters import shipped_values
-from commsim.training.precision import Precision, precision, with_gradients
 from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import step_program
-from commsim.training.step_time import step_time
 from commsim.training.utilisation import model_flops, peak_flop_per_s
 from commsim.training.work import compute_time, optimizer_time
-from commsim.units import GIB, GIGA
 
 KEPT = 64
 """Configurations kept per eighth of a GPU's memory: many are near ties."""
@@ -49,21 +35,6 @@ LEAN = 1.5
 
 Say = Callable[[str, int, int], None]
 """(what, done, of): progress."""
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterSpace:
-    """A cluster of the question: its topology and the space of configurations on it; as a scenario, its setting."""
-
-    cluster: Cluster
-    setting: Setting
-    topology: Topology
-    space: Space
-
-    @property
-    def title(self) -> str:
-        """Its name in tables."""
-        return self.cluster.title()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +91,7 @@ class PlanAnswer:
         total = sum((ranking.counts for ranking in self.rankings.values()), Counter[str]())
         walked, memory = total.total(), total[REASONS[-1]]
         if memory:
-            text = f"found no configuration that fits: {memory:,} of {walked:,} need more memory than a GPU has"
+            text = f"does not fit: all {memory:,} configurations that can run need more memory than a GPU has"
             return f"{text}{self.would_fit}"
         worst = max(total, key=lambda k: total[k], default="nothing was walked")
         return f"found no configuration that can run of {walked:,}: mostly {worst}"
@@ -140,67 +111,6 @@ def _beats(one: Configuration, other: Configuration) -> bool:
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
-def machines(spec: PlanSpec, document: Document, base_dir: Path) -> list[ClusterSpace]:
-    """The machines of a question with their spaces; faults are located at their cluster."""
-    built, faults = list[ClusterSpace](), list[Fault]()
-    for i, cluster in enumerate(spec.clusters):
-        try:
-            topology = load_topology(cluster.topology, base_dir)
-            setting = _setting(cluster, document.part(("plan", "clusters", i)), base_dir)
-            nccl_parameters(setting, topology)
-            built.append(ClusterSpace(cluster, setting, topology, _space(spec, cluster, topology)))
-        except ScenarioError as error:
-            faults += error.faults or [document.fault(("plan", "clusters", i), str(error))]
-        except CommsimError as error:
-            faults.append(document.fault(("plan", "clusters", i), str(error)))
-    if faults:
-        raise_faults(faults)
-    return built
-
-
-def _setting(cluster: Cluster, document: Document, base_dir: Path) -> Setting:
-    setting = Setting.model_construct(name=cluster.title(), topology=cluster.topology, library=cluster.library)
-    setting._document, setting._base_dir = document, base_dir
-    return setting
-
-
-def _space(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
-    if not topology.uniform:
-        raise CommsimError("found nodes of different kinds, expected nodes that are alike")
-    architecture = model(spec.model)
-    gpu = accelerator(cluster.accelerator) if cluster.accelerator else accelerator_of(topology)
-    seq_lens = spec.seq_len or (architecture.seq_len,)
-    axes = default_axes(
-        architecture, topology.world_size, topology.ranks_per_node, tuple(spec.global_batch_size), tuple(seq_lens)
-    )
-    formats = {name: _formats(name, spec) for name in spec.precision}
-    for one in formats.values():
-        one.check(gpu)
-    axes["precision"] = tuple(formats)
-    for name in type(spec.search).model_fields:
-        chosen = getattr(spec.search, name)
-        if chosen is not None:
-            axes[name] = tuple(chosen)
-    share = topology.nic_bandwidth * topology.nics_per_node / topology.ranks_per_node
-    return Space(
-        architecture,
-        gpu,
-        topology.world_size,
-        topology.ranks_per_node,
-        share or GIGA,
-        formats,
-        axes,
-        {name: getattr(spec, name) for name in SOFTWARE},
-        sharded_pipelines=spec.framework == "fsdp2",
-    )
-
-
-def _formats(name: str, spec: PlanSpec) -> Precision:
-    """The precision; fp32 gradients with megatron, as it trains."""
-    formats = precision(name)
-    return with_gradients(formats, 18 if spec.framework == "megatron" else 16) if formats.master else formats
-
-
 def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: Say | None = None) -> None:
     """Walks the space of every machine; `answer` fills as it goes."""
     whole = sum(machine.space.size for machine in clusters)
@@ -212,11 +122,11 @@ def rank(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer, say: 
             if say is not None:
                 say("ranking", before + walked, whole)
 
-        rank_space(machine.space, spec.framework, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
+        rank_space(machine.space, spec.memory, shipped_values(), keep=KEPT, progress=progress, ranking=ranking)
         done += machine.space.size
     if not any(ranking.best for ranking in answer.rankings.values()):
-        lean = {m.title: (m.space, r) for m in clusters if (r := answer.rankings[m.title].leanest) is not None}
-        answer.would_fit = would_fit(lean, spec.framework)
+        lean = [(machine, r) for machine in clusters if (r := answer.rankings[machine.title].leanest) is not None]
+        answer.would_fit = would_fit(spec, lean)
 
 
 def shortlist(spec: PlanSpec, clusters: list[ClusterSpace], answer: PlanAnswer) -> list[tuple[ClusterSpace, Ranked]]:
@@ -239,37 +149,42 @@ def simulate(
     say: Say | None = None,
 ) -> None:
     """Runs the step model on the shortlist; `answer.choices` is sorted after each."""
-    from commsim.scenario.training_run import comm_times
-
     times: dict[str, GroupCalls] = {}
     waiting, most = list(chosen), 2 * len(chosen) + MORE
     for done, (machine, ranked) in enumerate(waiting):  # which grows
         if say is not None:
             say("simulating", done, len(waiting))
-        if machine.title not in times:
-            times[machine.title] = comm_times(machine.setting, machine.topology)
-        calls, choice = times[machine.title].fresh(), _choice(spec, machine, ranked)
-        program = step_program(
-            choice.step,
-            compute_time(choice.step),
-            calls,
-            optimizer_s=optimizer_time(choice.step),
-            calls=calls,
-            plan=StepPlan(values=shipped_values()),
-        )
-        run = program.run()
-        version = machine.setting.library.named_version
-        made = communicators_of(calls, program.mesh, machine.topology.gpu.sm, version)
-        memory = made.beside(spec.framework)(choice.memory)
-        if not memory.fits:
+        choice = simulated(spec, machine, ranked, times)
+        if not choice.memory.fits:
             ranking = answer.rankings.get(machine.title)
             other = ranking.instead([r for m, r in waiting if m is machine]) if ranking is not None else None
             waiting += [(machine, other)] if other is not None and len(waiting) < most else []
             continue
-        choice = replace(choice, memory=memory, seconds=run.step_s, causes=run.breakdown(), simulated=True)
-        answer.choices.append(with_money(spec, choice))
+        answer.choices.append(choice)
         answer.choices.sort(key=lambda c: c.seconds / c.ranked.tokens)
     answer.complete = True
+
+
+def simulated(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked, times: dict[str, GroupCalls]) -> Configuration:
+    """A configuration as the step model runs it; with its communicators it may not fit. `times`: by machine, filled."""
+    from commsim.scenario.training_run import comm_times
+
+    if machine.title not in times:
+        times[machine.title] = comm_times(machine.setting, machine.topology)
+    calls, choice = times[machine.title].fresh(), _choice(spec, machine, ranked)
+    program = step_program(
+        choice.step,
+        compute_time(choice.step),
+        calls,
+        optimizer_s=optimizer_time(choice.step),
+        calls=calls,
+        plan=StepPlan(values=shipped_values()),
+    )
+    run = program.run()
+    made = communicators_of(calls, program.mesh, machine.topology.gpu.sm, machine.setting.library.named_version)
+    memory = made.beside(spec.memory)(choice.memory)
+    choice = replace(choice, memory=memory, seconds=run.step_s, causes=run.breakdown(), simulated=True)
+    return with_money(spec, choice)
 
 
 def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], answer: PlanAnswer) -> None:
@@ -280,7 +195,7 @@ def ranked_choices(spec: PlanSpec, chosen: list[tuple[ClusterSpace, Ranked]], an
 
 def _choice(spec: PlanSpec, machine: ClusterSpace, ranked: Ranked) -> Configuration:
     step = machine.space.step(ranked.places)
-    memory = step_memory(step, spec.framework)
+    memory = step_memory(step, spec.memory)
     return Configuration(machine, ranked, step, memory, ranked.seconds, dict(ranked.parts), simulated=False)
 
 
@@ -292,71 +207,6 @@ def with_money(spec: PlanSpec, choice: Configuration) -> Configuration:
         return replace(choice, outlook=view)
     cost = run_cost(topology, cluster, spec.tokens, choice.tokens_per_s, view.goodput if view else 1.0)
     return replace(choice, outlook=view, cost=cost)
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """What one other value of one axis would do: seconds per token over the winner's, or why it cannot run."""
-
-    axis: str
-    value: Any
-    ratio: float
-    reason: str
-    memory_bytes: float
-
-
-def neighbours(spec: PlanSpec, choice: Configuration) -> list[Neighbour]:
-    """All single changes of a choice, quickest first: those that fit lose, those that would win do not fit."""
-    changed: list[Neighbour] = []
-    space, own = choice.machine.space, choice.ranked.seconds_per_token
-    for axis, here in choice.ranked.places.items():
-        for there in range(len(space.axes[axis])):
-            if there == here:
-                continue
-            places = choice.ranked.places | {axis: there}
-            block = Block(space, {n: np.array([i]) for n, i in places.items()})
-            if block.reasons()[0]:
-                continue
-            other = evaluated(block, spec.framework, shipped_values()).ranked(0)
-            peak, capacity = other.memory_bytes, space.accelerator.room_bytes
-            why = "" if peak <= capacity else f"needs {peak / GIB:.0f} GiB of {capacity / GIB:.0f}"
-            ratio = other.seconds_per_token / own
-            changed.append(Neighbour(axis, space.axes[axis][there], ratio, why, peak))
-    return sorted(changed, key=lambda n: n.ratio)
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """How the winner's step would change if a property of the machine were a tenth better."""
-
-    what: str
-    seconds: float
-    change: float
-
-
-def sensitivity(choice: Configuration) -> list[Sensitivity]:
-    """The closed form of the winner with 10 % more of each: bandwidths, efficiency; and a tenth less latency."""
-    own, values = choice.step, dict(shipped_values())
-
-    def seconds(changed: dict[str, float], step: Step = own) -> float:
-        return float(step_time(step, values | changed).total)
-
-    def with_gpu(**changes: float) -> Step:
-        return replace(own, accelerator=replace(own.accelerator, **changes))  # type: ignore[arg-type]
-
-    base = seconds({})
-    gemms = {name: value * 1.1 for name, value in values.items() if name.startswith("gemm")}
-    attention = {name: value * 1.1 for name, value in values.items() if name.startswith("attention.")}
-    latency = {name: values[name] * 0.9 for name in ("alpha", "alpha_node", "alpha_z", "alpha_rank")}
-    variants = [
-        ("NIC bandwidth + 10 %", seconds({}, replace(own, nic_bytes_per_s=own.nic_bytes_per_s * 1.1))),
-        ("NVLink bandwidth + 10 %", seconds({}, with_gpu(nvlink_bytes_per_s=own.accelerator.near_bytes_per_s * 1.1))),
-        ("memory bandwidth + 10 %", seconds({}, with_gpu(memory_bytes_per_s=own.accelerator.memory_bytes_per_s * 1.1))),
-        ("GEMM efficiency + 10 %", seconds(gemms)),
-        ("attention efficiency + 10 %", seconds(attention)),
-        ("collective latency - 10 %", seconds(latency)),
-    ]
-    return [Sensitivity(name, then, then / base - 1.0) for name, then in variants]
 
 
 def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, Any]:
@@ -374,7 +224,7 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "zero_stage": step.zero_stage,
         "recompute": step.recompute,
         "precision": mesh["precision"],
-        "framework": spec.framework,
+        "framework": spec.memory,
     }
     idle = {
         "recompute_modules": step.recompute != "selective",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,7 +12,8 @@ from commsim.document import apply_overrides, located, raise_faults, read_docume
 from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
-from commsim.scenario.load import with_machine
+from commsim.planner.offers import Offer, offers
+from commsim.scenario.load import with_changes_named, with_machine
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Module
@@ -139,8 +140,12 @@ class PlanSpec(Strict):
     global_batch_size: Counts = Field(description="sequences of one step; several are compared per token")
     seq_len: Counts | None = Field(default=None, description="tokens of a sequence; left out: the model's")
     precision: Names = Field(default=("bf16",), description="as in a training item")
-    framework: Framework = Field(
-        default="megatron", description="what memory holds, and whether ZeRO-2 and 3 go with a pipeline"
+    framework: Literal["megatron", "nemo", "fsdp2", "torchtitan", "deepspeed", "ddp", "nanotron"] = Field(
+        default="megatron",
+        description=(
+            "what memory holds, and the schedules, recomputation and ZeRO stages that its release has "
+            "(`commsim/planner/offers.yaml`; of ddp and nanotron all); what `search` names is searched none the less"
+        ),
     )
     stack: Literal["tuned", "compiled", "eager"] = Field(default="tuned", description="class of the software's kernels")
     flash_attention: bool = Field(default=True, description="attention is one fused kernel")
@@ -168,6 +173,22 @@ class PlanSpec(Strict):
     )
     failures: Failures | None = Field(default=None, description="what stops the run: for checkpoints and goodput")
     best: Annotated[int, Field(ge=1, le=200)] = Field(default=10, description="so many are simulated")
+
+    @property
+    def offer(self) -> Offer | None:
+        """What the framework's release has of the axes; None of one of which that is not known."""
+        return offers().get(self.framework)
+
+    @property
+    def memory(self) -> Framework:
+        """The memory model of the framework."""
+        return self.offer.memory if self.offer is not None else cast("Framework", self.framework)
+
+    @property
+    def named_axes(self) -> dict[str, tuple[Any, ...]]:
+        """The axes whose values the question names."""
+        named = {name: getattr(self.search, name) for name in type(self.search).model_fields}
+        return {name: tuple(values) for name, values in named.items() if values is not None}
 
     @model_validator(mode="after")
     def _names_exist(self) -> PlanSpec:
@@ -206,7 +227,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     if isinstance(written.data, dict) and "serve" in written.data:
         other = "found a plan of serving, expected one of training; commsim.serve takes it"
         raise_faults([written.fault(("serve",), other)])
-    document = _with_machines(apply_overrides(_with_machines(written), overrides))
+    document = with_changes_named(_with_machines(apply_overrides(_with_machines(written), overrides)), overrides)
     return validate(PlanFile, document), document
 
 

@@ -15,6 +15,7 @@ from commsim.fields import Seconds
 from commsim.planner.question import Cluster, Counts, Names, PlanFile
 from commsim.scenario.generation import GenerationSpec
 from commsim.scenario.json_schema import schema_of
+from commsim.scenario.load import with_changes_named
 from commsim.scenario.strict import Strict
 
 SEARCHED = ("mesh", "batch", "concurrency", "rate", "requests", "file", "prefill")
@@ -83,7 +84,7 @@ def read_serving(path: Path, overrides: Sequence[str] = ()) -> tuple[ServingFile
     documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one plan")
-    document = apply_overrides(documents[0], overrides)
+    document = with_changes_named(apply_overrides(documents[0], overrides), overrides)
     return validate(ServingFile, document), document
 
 

@@ -1,19 +1,23 @@
 """Rules for NCCL's example tuner plugin, from simulated best choices on one topology.
 
 For every collective that the plugin knows and every size of a grid, each (algorithm, protocol) that NCCL allows is
-predicted. A choice other than NCCL's own counts only if its gain is outside the error band: if it would still win were
-it as much slower than predicted as one in ten measurements of the kind were. (Both times share most of their error,
-since links and launch are the same; the band of one is taken for the pair.)
+predicted. A choice other than NCCL's own counts only where the parameters were fitted to this collective on these
+ranks, and if its gain is outside the error: of the fit on sizes and on shapes of the machine that it had not seen, and
+of differences between two choices on published machines (`choices.yaml`). What was not measured is a command to measure
+it with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commsim.collectives.semantics import REDUCING
+from commsim.document import read_documents
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
 from commsim.nccl.environment import ALGORITHM_NAMES, FUNCTIONS
 from commsim.nccl.operation import SUM, Operation
@@ -22,6 +26,7 @@ from commsim.nccl.tuner import left_out
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
+from commsim.scenario.seen import Validity, validity_of
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
@@ -34,11 +39,22 @@ LARGEST = 2**64 - 1
 PLUGIN_SINCE: Version = (2, 21, 0)
 """The first version whose plugins get a cost table (ncclTuner_v2)."""
 
+MOST_COMMANDS = 4
+"""Gains whose measurement is spelled out, the first ones."""
+
 _EXACT_BEFORE: Version = (2, 22, 0)
 """Until 2.21 a plugin's channels are used as they are, later at most so many."""
 
 DEFAULT_BAND = 1.25
 """Where nothing of the kind was ever measured, a gain below this is no gain."""
+
+CHOICES = Path(__file__).with_name("choices.yaml")
+
+
+@lru_cache(maxsize=1)
+def choice_margin() -> float:
+    """The factor that eight of ten predicted differences of two choices are within, on machines that were left out."""
+    return float(read_documents(CHOICES)[0].data["margin"])
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,8 @@ class Tuning:
     band: float
     operations: tuple[tuple[str, Operation], ...] = ()  # of the collectives that reduce, what the rules are for
     left_out: tuple[str, ...] = ()  # algorithms that these cannot have, and why
+    unmeasured: tuple[Rule, ...] = ()  # gains of collectives that the parameters were not fitted to here
+    launch: str = "process_per_gpu"
 
     @property
     def gaining(self) -> tuple[Rule, ...]:
@@ -79,8 +97,10 @@ class Tuning:
         return tuple(rule for rule in self.rules if rule.gain > 1.0)
 
 
-def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES) -> Tuning:
+def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES, unmeasured: bool = False) -> Tuning:
     """The rules for a scenario's topology, version and environment; InfeasibleError where no gain leaves the band.
+
+    ``unmeasured``: also rules of collectives that were not measured on these ranks, by the error of published machines.
 
     Types and reductions are those of the scenario's workload, of each collective the first; else a sum of float32.
     """
@@ -97,7 +117,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     from commsim.scenario.params import nccl_parameters
     from commsim.scenario.setting import nccl_graphs
 
-    parameters, own_band = nccl_parameters(scenario, topology)
+    parameters, _ = nccl_parameters(scenario, topology)
+    fit = validity_of(scenario)
     options = Options(
         version=version,
         env=dict(scenario.library.env),
@@ -113,28 +134,37 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     operations: dict[str, Operation] = {w.collective: w.operation for w in reversed(scenario.collectives)}
     rules: list[Rule] = []
     refused: list[Rule] = []
+    waiting: list[Rule] = []
     missing: list[str] = []
     if scenario.library.registered == "window":
         missing.append("kernels on symmetric memory run where NCCL has them, whatever a tuner plugin says")
+    if fit is not None:
+        missing += fit.outside("all_reduce", topology, format_version(version) if pinned else "")[:1]
     widest = 1.0
     for collective in FUNCTIONS:
+        measured = _measured(scenario, fit, collective, topology)
+        own_band = fit.widest(collective, topology) if fit is not None and measured else None
         of_collective: list[Rule] = []
         of_call = replace(options, operation=operations.get(collective, SUM))
         model.options = of_call
         reasons = left_out(model.system, collective, version, options.env, of_call.operation)
         missing += [f"{collective} not by {ALGORITHM_NAMES[name]}: {reason}" for name, reason in reasons.items()]
         for size in sizes:
-            known = spread(topology.gpu.generation, link, size, topology.nodes)
-            band = own_band[1] if own_band else known.high if known else DEFAULT_BAND
+            band = choice_margin()
+            if measured or unmeasured:  # to be worth a measurement a gain need not be sure
+                known = spread(topology.gpu.generation, link, size, topology.nodes)
+                band = max(band, own_band[1] if own_band else known.high if known else DEFAULT_BAND)
             widest = max(widest, band)
             nccl, best = _choices(model, of_call, collective, size)
             if nccl is None:
                 continue
             if best is not None and best.gain > 1.0:
-                if best.gain > band:
+                if best.gain <= band:
+                    refused.append(best)
+                elif measured or unmeasured:
                     nccl = best
                 else:
-                    refused.append(best)
+                    waiting.append(best)
             of_collective.append(replace(nccl, channels=_channels(model, version, nccl)))
         rules += _merged(of_collective)
     tuning = Tuning(
@@ -148,14 +178,60 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         widest,
         tuple((c, operations.get(c, SUM)) for c in FUNCTIONS if c in REDUCING),
         tuple(missing),
+        tuple(_merged_gains(waiting)),
+        scenario.library.launch_mode,
     )
     if not tuning.gaining:
-        most = max((rule.gain for rule in refused), default=1.0)
-        raise InfeasibleError(
-            f"no choice gains more on {topology.name} than predictions of the kind err (up to x{widest:.2f}); "
-            f"the largest predicted gain is x{most:.2f}. A calibration on this machine (commsim calibrate) narrows it"
-        )
+        raise InfeasibleError(_why_none(tuning))
     return tuning
+
+
+def _measured(scenario: Scenario, fit: Validity | None, collective: str, topology: Topology) -> bool:
+    """Whether the parameters are those of this collective on these ranks; of files that do not say it, of any."""
+    if scenario.library.measured:
+        return any(name == collective for name, _ in scenario.library.measured.items())
+    return fit is not None and (not fit.calls or fit.saw(collective, topology))
+
+
+def _merged_gains(gains: list[Rule]) -> list[Rule]:
+    """Neighbours in size of one collective and choice as one, each with its own largest gain."""
+    out = []
+    for _, run in groupby(gains, lambda rule: (rule.collective, rule.algorithm, rule.protocol, rule.nccl)):
+        alike = list(run)
+        out.append(replace(max(alike, key=lambda rule: rule.gain), low=alike[0].low, high=alike[-1].high))
+    return out
+
+
+def _why_none(tuning: Tuning) -> str:
+    if tuning.unmeasured:
+        lines = "".join(f"\n  {line}" for line in measure_first(tuning))
+        return (
+            f"no rule is sure to help on {tuning.topology}: gains are predicted for what was not measured on these "
+            f"ranks. Measure this first, then calibrate with the logs (commsim calibrate):{lines}"
+        )
+    most = max((rule.gain for rule in tuning.refused), default=1.0)
+    return (
+        f"no choice gains more on {tuning.topology} than predictions of the kind err (up to x{tuning.band:.2f}); "
+        f"the largest predicted gain is x{most:.2f}. A calibration on this machine (commsim calibrate) narrows it"
+    )
+
+
+def measure_first(tuning: Tuning) -> list[str]:
+    """Commands of nccl-tests for the gains that wait for a measurement: NCCL's own choice, then the other."""
+    out: dict[str, None] = {}
+    for rule in tuning.unmeasured[:MOST_COMMANDS]:
+        name = rule.collective.replace("alltoall", "all_to_all")
+        sizes = f"-b {rule.low} -e {rule.high} -f 2"
+        algorithm = ALGORITHM_NAMES[rule.algorithm]
+        start = f"mpirun -np {tuning.ranks}" if tuning.launch == "process_per_gpu" else ""
+        each = "-g 1" if start else f"-g {tuning.ranks}"
+        for forced in ("", f"NCCL_ALGO={algorithm} NCCL_PROTO={rule.protocol}"):
+            if start:
+                words = [start, *(f"-x {pair}" for pair in forced.split()), f"{name}_perf", sizes, each]
+            else:
+                words = [*forced.split(), f"{name}_perf", sizes, each]
+            out[" ".join(words)] = None
+    return list(out)
 
 
 def _choices(model: Predictor, options: Options, collective: str, size: int) -> tuple[Rule | None, Rule | None]:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried
-from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
+from commsim.planner.around import Neighbour, Sensitivity
+from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.results import columns, flat_rows
 from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
-from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows
+from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows, ties
 from commsim.report.saved import Saved
 from commsim.report.sweep_plot import (
     FABRIC,
@@ -154,8 +155,8 @@ class Planned(Answered):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What binds the best one, and what a tenth more of each part of the machine would give."""
-        return tuple(reasons(self.neighbours, self.sensitivity))
+        """What ties with the best one, what binds it, and what a tenth more of each part of the machine would give."""
+        return (*ties(self.found), *reasons(self.neighbours, self.sensitivity))
 
     def to_frame(self) -> pd.DataFrame:
         """A row for every choice, best first; the seconds of every cause as columns of their own."""
@@ -179,7 +180,7 @@ class Planned(Answered):
         by_cause = table(["rank", *(f"{c} (s)" for c in causes)], seconds_of)
         sureness = (
             "Step times come from the model that docs/accuracy-training.md scores on published runs which it was not "
-            "fitted to; memory from the same step model."
+            "fitted to, bands and ties from docs/accuracy-decisions.md; memory from the same step model."
         )
         simulated = Facts((("simulated", f"{sum(c.simulated for c in choices)} of {len(choices)}"),))
         return Page(

@@ -14,6 +14,7 @@ import commsim
 from commsim.fitting.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
+from commsim.scenario.seen import version_words
 from commsim.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.accuracy.shapes import LeftOut
+    from commsim.measure.records import Curve
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -95,10 +97,15 @@ def _text(v: Value, value: float) -> str:
     return format_time(float(f"{value:.4g}")) if v.is_time else f"{value:.4g}"
 
 
-def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
-    """The parameter file: fitted values with intervals, what was kept and why, and where all of it comes from."""
+def params_yaml(c: Calibration, scenario: Scenario, on: Sequence[Topology], shapes: Sequence[LeftOut] = ()) -> str:
+    """The parameter file: fitted values with intervals, what was kept and why, what it holds for, where it comes from.
+
+    `on`: the shape that each curve was measured on; `shapes`: what is known of shapes left out.
+    """
     import yaml
 
+    topology = max(on, key=lambda shape: (shape.nodes, shape.world_size))
+    version = version_words(scenario.library.named_version) if scenario.library.name == "nccl" else ""
     now = datetime.now(UTC).strftime("%Y-%m-%d")
     names = ", ".join(dict.fromkeys(Path(curve.source).name or curve.name for curve in c.curves))
     document: dict[str, Any] = {
@@ -109,18 +116,28 @@ def params_yaml(c: Calibration, scenario: Scenario, topology: Topology) -> str:
             "ranks": topology.world_size,
             "nodes": topology.nodes,
             **({"network": network_of(topology, scenario.library.env)} if scenario.library.name == "nccl" else {}),
+            **({"version": version} if version else {}),
             "smallest_bytes": int(min(curve.size_bytes[0] for curve in c.curves)),
             "largest_bytes": int(max(curve.size_bytes[-1] for curve in c.curves)),
         },
         "files": [_file(Path(source)) for source in dict.fromkeys(curve.source for curve in c.curves) if source],
+        "seen": [_seen(curve, shape) for curve, shape in zip(c.curves, on, strict=True)],
         "values": {v.path: {name: _exact(v, getattr(v, name)) for name in ("value", "low", "high")} for v in c.values},
         "kept": dict(c.kept),
     }
     if c.band is not None:
         document["held_out_mape"] = float(f"{c.error(c.held_out_s):.4g}")
         document["band"] = {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")}
+    if shapes:
+        low, high = min(part.low for part in shapes), max(part.high for part in shapes)
+        document["band_left_out"] = {"low": float(f"{low:.4g}"), "high": float(f"{high:.4g}")}
     head = "# Fitted parameters: name this file under `params:` of a scenario, or give params=FILE to `commsim run`.\n"
     return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _seen(curve: Curve, topology: Topology) -> dict[str, str | int]:
+    sizes = {"smallest_bytes": int(curve.size_bytes[0]), "largest_bytes": int(curve.size_bytes[-1])}
+    return {"collective": curve.collective, "nodes": topology.nodes, "gpus": topology.ranks_per_node, **sizes}
 
 
 def _file(path: Path) -> dict[str, str | int]:

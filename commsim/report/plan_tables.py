@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from commsim.planner.plan import Configuration, Neighbour, PlanAnswer, Sensitivity
+from commsim.planner.around import Neighbour, Sensitivity
+from commsim.planner.plan import Configuration, PlanAnswer
+from commsim.planner.published import kind_of
 from commsim.planner.space import REASONS
+from commsim.planner.ties import above_published, favours, spread, tflops_per_gpu, tied
 from commsim.report import style
 from commsim.report.tables import aligned
 from commsim.units import GIB
@@ -25,14 +28,17 @@ def headline(choice: Configuration) -> list[str]:
     """The answer in a few sentences."""
     step, gpus = choice.step, choice.step.world_size
     how = "simulated" if choice.simulated else "closed form"
+    low, high = spread(choice).band_s(choice.seconds)
     lines = [
         f"{step.model.name} on {choice.machine.title} ({gpus:,} GPUs): {_seconds(choice.seconds)} a step ({how}), "
         f"{100 * choice.mfu:.1f} % MFU, {choice.tokens_per_s / gpus:,.0f} tokens/s per GPU.",
+        f"8 in 10 published steps of other sources took {_seconds(low)} to {_seconds(high)} where that was predicted.",
         f"With {cut(choice.mesh()) or 'one GPU per copy'}, micro-batch {step.micro_batch_size}, {step.schedule}, "
         f"recompute {step.recompute}, ZeRO {step.zero_stage}"
         f"{', sequence parallel' if step.sequence_parallel else ''}: "
         f"{choice.memory.peak / GIB:.1f} of {choice.memory.capacity / GIB:.1f} GiB.",
         f"A program can allocate {step.accelerator.room_words}.",
+        _beside_published(choice),
     ]
     if choice.cost is not None:
         money = f", ${choice.cost.usd:,.0f} ({choice.cost.tokens_per_usd:,.0f} tokens per $)" if choice.cost.usd else ""
@@ -46,6 +52,36 @@ def headline(choice: Configuration) -> list[str]:
     return lines
 
 
+def _beside_published(choice: Configuration) -> str:
+    """The rate of a choice beside the best that was published of its kind."""
+    best, ratio = above_published(choice)
+    accelerator, models, products = kind_of(choice.step)
+    kind = f"{'models of experts' if models == 'experts' else 'dense models'} in {products} on {accelerator}"
+    rate = f"{tflops_per_gpu(choice):.0f} TFLOP/s per GPU"
+    if best is None:
+        return f"{rate}; of {kind} no step was published."
+    published = f"the most published of {kind} is {best.words}"
+    if ratio <= 1.0:
+        return f"{rate}; {published}."
+    band = "within" if ratio <= spread(choice).high else "outside"
+    return f"{rate} is {100 * (ratio - 1):.0f} % above everything published, {band} the band: {published}."
+
+
+def ties(answer: PlanAnswer) -> list[str]:
+    """A sentence on the choices that are ties with the best one, and those with something in their favour."""
+    best, *others = answer.choices
+    same = [(i, c) for i, c in enumerate(others, 2) if tied(c, best)]
+    if not same:
+        return []
+    margin = 100 * (spread(best).margin - 1)
+    lines = [
+        f"{len(same)} of the {len(others)} others {'is a tie' if len(same) == 1 else 'are ties'} with the best: two "
+        f"layouts of one machine and model differ where their times do by more than {margin:.0f} %."
+    ]
+    named = [f"{i} ({', '.join(words)})" for i, c in same if (words := favours(c, best))]
+    return lines + ([f"In favour of ties: {'; '.join(named[:5])}."] if named else [])
+
+
 def cut(mesh: dict[str, Any]) -> str:
     """The axes along which a model is cut: ``tp 8, pp 4, v 2``."""
     return ", ".join(f"{name} {mesh[key]}" for key, name in _MESH[:6] if mesh.get(key, 1) > 1)
@@ -53,6 +89,12 @@ def cut(mesh: dict[str, Any]) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:,.0f} s"
+
+
+def between(low: float, high: float) -> str:
+    """A band in seconds."""
+    digits = 1 if low >= 10 else 2 if low >= 1 else 3
+    return f"{low:.{digits}f} .. {high:.{digits}f}"
 
 
 def counted(answer: PlanAnswer, seconds: float) -> list[str]:
@@ -126,9 +168,13 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
             "cluster": c.machine.title,
             "gpus": c.step.world_size,
             "step_s": c.seconds,
+            **dict(zip(("step_low_s", "step_high_s"), spread(c).band_s(c.seconds), strict=True)),
             "tokens": c.ranked.tokens,
             "slower_percent": 100 * (c.seconds / c.ranked.tokens / (winner.seconds / winner.ranked.tokens) - 1),
+            "tie": i > 0 and tied(c, winner),
+            "favours": ", ".join(favours(c, winner)) if i else "",
             "mfu_percent": 100 * c.mfu,
+            "tflops_per_gpu": tflops_per_gpu(c),
             "memory_GiB": c.memory.peak / GIB,
             "days": c.cost.days if c.cost else None,
             "usd": c.cost.usd if c.cost and c.cost.usd else None,
@@ -144,7 +190,10 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
     ]
 
 
-_LEFT = ("", "cluster", "recompute", "schedule", "precision", "loses", "sp")
+_LEFT = ("", "cluster", "recompute", "schedule", "precision", "against the best", "sp", "of 8 in 10", "slower")
+
+_ALIKE = ("tp", "pp", "v", "cp", "ep", "dp", "zero", "mb", "sp", "recompute", "schedule", "precision", "batch")
+"""Columns that stand once above the table where all rows are alike."""
 
 
 def table(answer: PlanAnswer) -> str:
@@ -154,7 +203,8 @@ def table(answer: PlanAnswer) -> str:
         "": [f"{r['rank']}{'*' if r['pareto'] else ' '}" for r in listed],
         "cluster": [r["cluster"] for r in listed],
         "step s": [f"{r['step_s']:.3f}" for r in listed],
-        "slower": [f"{r['slower_percent']:+.1f} %" for r in listed],
+        "of 8 in 10": [between(r["step_low_s"], r["step_high_s"]) for r in listed],
+        "slower": [f"{r['slower_percent']:+.1f} %{' tie' if r['tie'] else ''}" for r in listed],
         "MFU": [f"{r['mfu_percent']:.1f} %" for r in listed],
         "GiB": [f"{r['memory_GiB']:.1f}" for r in listed],
         **{name: [str(r[key]) for r in listed] for key, name in _MESH},
@@ -163,16 +213,19 @@ def table(answer: PlanAnswer) -> str:
         "batch": [f"{r['global_batch_size']:,}" for r in listed],
         "days": [f"{r['days'] or 0:,.1f}" for r in listed],
         "$": [f"{r['usd'] or 0:,.0f}" for r in listed],
-        "loses": [r["loses"] for r in listed],
+        "against the best": [r["favours"] if r["tie"] else r["loses"] for r in listed],
     }
     asked = {
         "cluster": len(set(columns["cluster"])) > 1,
-        "days": any(r["days"] for r in listed),
-        "$": any(r["usd"] for r in listed),
+        # Of one machine days and dollars go with the time, and the answer above says those of the best.
+        "days": any(r["days"] for r in listed) and len(set(columns["cluster"])) > 1,
+        "$": any(r["usd"] for r in listed) and len(set(columns["cluster"])) > 1,
     }
-    shown = [name for name in columns if asked.get(name, True)]
+    alike = [name for name in _ALIKE if len(listed) > 1 and len(set(columns[name])) == 1]
+    above = [f"# all: {', '.join(f'{name} {columns[name][0]}' for name in alike)}"] if alike else []
+    shown = [name for name in columns if asked.get(name, True) and name not in alike]
     lines = zip(*((name, *columns[name]) for name in shown), strict=True)
-    return "\n".join(aligned(list(lines), [i for i, name in enumerate(shown) if name in _LEFT])) + "\n"
+    return "\n".join([*above, *aligned(list(lines), [i for i, name in enumerate(shown) if name in _LEFT])]) + "\n"
 
 
 def reasons(around: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[str]:
@@ -205,6 +258,11 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
         label = "no other is quicker, leaner, smaller and cheaper"
         axes.plot(*places(front), color=style.MUTED, linewidth=1.0, zorder=1, label=label)
         best, ((x,), (y,)) = listed[0], places(listed[:1])
+        tied_up = [1e6 * float(r["step_s"]) / float(r["tokens"]) for r in listed if r.get("tie")]
+        if tied_up:
+            axes.axhspan(
+                y, max(tied_up), color=style.MUTED, alpha=0.15, linewidth=0, label="ties with the best", zorder=0
+            )
         name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
         axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(0.1, 0.18)

@@ -81,6 +81,23 @@ def write_files(
     return written
 
 
+MOST_BYTES = 64 << 20
+"""Of a result.json that is looked at for whose it is."""
+
+
+def held_run(folder: Path, scenario_hash: str) -> str:
+    """The name and hash of the other scenario whose run a folder holds; blank where it holds none, or this one."""
+    path = folder / "result.json"
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return ""
+        of = json.loads(path.read_text(encoding="utf-8"))
+        name, other = str(of["name"]), str(of["scenario_hash"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "of another program or version"
+    return "" if other == scenario_hash else f"{name[:120]!r} (scenario {other[:12]})"
+
+
 def _draw(shown: Shown, folder: Path) -> list[Path]:
     """Writes the pictures of every answer as PNG and SVG, numbered where there are several of its kind."""
     from commsim.report.plots import figure_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -64,8 +65,26 @@ def drawing(width: float, height: float, provenance: str = "", **subplots: Any) 
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(**subplots)
+        _fold(figure, width)
         if provenance:
             figure.text(0.992, 0.006, provenance, ha="right", va="bottom", fontsize=7.5, color=MUTED)
+
+
+_TITLE, _LABEL = 8.3, 11.0
+"""Characters of an inch of a title, and of a legend's label."""
+
+
+def _fold(figure: Figure, width: float) -> None:
+    """Titles and labels that are wider than the figure as several lines: names hold all that was changed."""
+    for axes in figure.axes:
+        for place in ("left", "center"):
+            title = axes.get_title(loc=place)
+            if len(title) > _TITLE * width and "\n" not in title:
+                axes.set_title(textwrap.fill(title, int(_TITLE * width)), loc=place)
+    for legend in figure.legends:
+        for text in legend.get_texts():
+            if len(text.get_text()) > _LABEL * width:
+                text.set_text(textwrap.fill(text.get_text(), int(_LABEL * width)))
 
 
 def size_ticks(low: float, high: float, at_most: int = 12) -> list[int]:

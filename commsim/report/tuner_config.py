@@ -10,7 +10,7 @@ from __future__ import annotations
 import commsim
 from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.version import format_version
-from commsim.planner.tune import LARGEST, Rule, Tuning
+from commsim.planner.tune import LARGEST, Rule, Tuning, measure_first
 from commsim.units import format_bytes, format_time
 
 _MOST_CHARACTERS = 255  # of a line that plugin.c reads
@@ -67,6 +67,9 @@ def tuning_table(t: Tuning) -> str:
             f"  {r.collective:<15} {format_bytes(r.low):>10} {to:>10}  {choice:<18} {r.nccl:<18} x{r.gain:>5.2f}  "
             f"{format_bytes(r.gain_at)}: {quick} instead of {slow}"
         )
+    if t.unmeasured:
+        lines.append(f"# {len(t.unmeasured)} gains are of collectives that were not measured here: measure this first")
+        lines += [f"#   {line}" for line in measure_first(t)]
     if t.refused:
         most = max(r.gain for r in t.refused)
         lines.append(

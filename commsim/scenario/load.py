@@ -31,12 +31,15 @@ from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
 from commsim.topology.presets import preset_names
 
+LONGEST_NAME = 200
+"""Characters of a scenario's name."""
+
 
 def find_scenario(name: str) -> Path:
     """The path of a scenario file; a shipped one may be named with or without its folder and suffix."""
     path = Path(name)
     try:
-        if path.exists() or path.is_absolute():
+        if path.is_absolute() or (path.exists() and not path.is_dir()):
             return path
         folder = data_root() / "scenarios"
         relative = path.relative_to("scenarios") if path.parts[:1] == ("scenarios",) else path
@@ -46,7 +49,7 @@ def find_scenario(name: str) -> Path:
         shipped = sorted(str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.yaml"))
     except (OSError, ValueError) as error:
         raise ScenarioError(f"found {name[:80]!r}, expected the name of a scenario file ({error})") from None
-    if path.suffix in (".yaml", ".yml") and len(path.parts) > 1 and path.parts[0] != "scenarios":
+    if path.is_dir() or (path.suffix in (".yaml", ".yml") and len(path.parts) > 1 and path.parts[0] != "scenarios"):
         return path  # the loader says that there is no such file
     if (data_root() / "topologies" / f"{name}.yaml").is_file():
         raise ScenarioError(
@@ -60,6 +63,27 @@ def find_scenario(name: str) -> Path:
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")
+
+
+def with_changes_named(document: Document, overrides: Sequence[str]) -> Document:
+    """The document with the overrides in its name, which titles and folders take.
+
+    The file's own words, such as "two nodes", are about what the file says. An override of the name is a name.
+    """
+    name = document.data.get("name") if isinstance(document.data, dict) else None
+    changes = [text.strip() for text in overrides]
+    if not isinstance(name, str) or not changes or any(text.startswith("name=") for text in changes):
+        return document
+    parts = [text.partition("=") for text in changes]
+    short = [path.rpartition(".")[2] for path, _, _ in parts]
+    words = [  # the last word of the path, where no other change has it too; of a file its name
+        f"{last if short.count(last) == 1 else path}={Path(value).name if last in ('params', 'path') else value}"
+        for last, (path, _, value) in zip(short, parts, strict=True)
+    ]
+    longer = f"{name}, with {', '.join(words)}"
+    if len(longer) > LONGEST_NAME:
+        longer = f"{longer[: LONGEST_NAME - 12]}... {hashlib.sha256(longer.encode()).hexdigest()[:8]}"
+    return replace(document, data=document.data | {"name": longer if len(name) <= LONGEST_NAME else name})
 
 
 def _is_model(name: str) -> bool:
@@ -94,7 +118,7 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
             faults.append(other)
             continue
         try:
-            document = apply_overrides(with_machine(written), overrides)
+            document = with_changes_named(apply_overrides(with_machine(written), overrides), overrides)
         except ScenarioError as exc:
             faults += exc.faults
             continue

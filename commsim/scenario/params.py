@@ -5,6 +5,7 @@
     library: gloo
     provenance: fitted by commsim 0.1.0 to allreduce.csv (sha256 0123...), 2026-01-31
     conditions: {topology: loopback, ranks: 4}
+    seen: [{collective: all_reduce, nodes: 1, gpus: 4, smallest_bytes: 8, largest_bytes: 1048576}]
     values: {call: 3e-05 s, message: 1e-05 s, ...}
     band: {low: 0.9, high: 1.15}
 
@@ -62,6 +63,21 @@ class Fitted(Strict):
     high: str | float | None = None
 
 
+class Seen(Strict):
+    """Calls that a fit has seen: a collective on a shape of the machine, over sizes."""
+
+    collective: str
+    nodes: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    smallest_bytes: int = Field(ge=0)
+    largest_bytes: int = Field(ge=0)
+
+    @property
+    def shape(self) -> str:
+        """Nodes, and GPUs of each."""
+        return f"{self.nodes} x {self.gpus} ranks"
+
+
 class ParamsFile(Strict):
     """The whole file."""
 
@@ -73,6 +89,8 @@ class ParamsFile(Strict):
     kept: dict[str, str] = Field(default_factory=dict)  # field -> why it keeps its shipped value
     held_out_mape: float | None = Field(default=None, ge=0)
     band: Band | None = None
+    seen: tuple[Seen, ...] = ()  # none of files that were written before it was kept
+    band_left_out: Band | None = None  # of the measurements of shapes that the fit had not seen
 
 
 def read_params(path: Path) -> ParamsFile:

@@ -96,6 +96,17 @@ def survived(scenario: Setting, nodes: Collection[int] | None = None) -> list[st
     return said
 
 
+def _held_for(scenario: Setting, collective: str, topology: Topology) -> tuple[tuple[float, float] | None, list[str]]:
+    """The band of a scenario's parameter file for a collective, and what lies outside of what the fit has seen."""
+    from commsim.scenario.seen import validity_of, version_words
+
+    fit = validity_of(scenario)
+    if fit is None:
+        return None, []
+    version = version_words(scenario.library.named_version) if scenario.library.name == "nccl" else ""
+    return fit.band_of(collective, topology), fit.outside(collective, topology, version)
+
+
 class NcclRows(RowPredictor):
     """Rows of NCCL's model: of the `ranks` given, else of those that the scenario places."""
 
@@ -135,13 +146,16 @@ class NcclRows(RowPredictor):
             parameters,
             self.ranks,
         )
-        self._own = own
+        self._own, outside = own, list[str]()
+        if scenario.params is not None:
+            self._own, outside = _held_for(scenario, work.collective, topology)
         self.model.warnings += [text for text in survived(scenario, nodes) if text not in self.model.warnings]
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
         if self.ranks is not None and topology.nodes > 1 and topology.kind in MESHES:
             self.warnings.append(f"the links of a {topology.kind} are not shared by place: their order costs nothing")
+        self.warnings += [text for text in outside if text not in self.warnings]
         self.provenance = self.model.parameters.provenance
         self._cache = cache
         # What was measured are runs back to back.
@@ -223,6 +237,9 @@ class GlooRows(RowPredictor):
 
         super().__init__(work, topology)
         parameters, self._band = gloo_parameters(scenario)
+        if scenario.params is not None:
+            self._band, outside = _held_for(scenario, work.collective, topology)
+            self.warnings += outside
         one_host, late_s = scenario.library.one_host, scenario.late_s
         self._build = partial(GlooPredictor, one_host=one_host, mode=scenario.mode, late_s=late_s)
         self.model = self._build(topology, parameters)

@@ -15,6 +15,7 @@ from commsim.training.memory import StepMemory
 from commsim.training.spec import Step
 from commsim.training.step_traffic import AXES
 from commsim.training.tasks import TaskCost
+from commsim.training.uncertainty import step_spread
 from commsim.training.utilisation import hardware_flops, model_flops, peak_flop_per_s
 from commsim.units import GIB
 
@@ -44,12 +45,19 @@ class TrainingItem(Answer):
     task: TaskCost | None = None
     gpu_hour_usd: float | None = None
     parameters: str = ""
+    own_parameters: bool = False  # other values of the time model than those that ship
     notes: tuple[str, ...] = field(default=())
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Tokens per second over all GPUs, per GPU."""
         return self.step.tokens / self.step_s / self.step.world_size
+
+    @property
+    def band_s(self) -> tuple[float, float] | None:
+        """Seconds between which 8 of 10 published steps of other sources were where so much was predicted; None with
+        parameters of one's own, whose error nobody counted."""
+        return step_spread().band_s(self.step_s) if not self.own_parameters else None
 
     @property
     def flop_per_s_per_gpu(self) -> float:
@@ -109,6 +117,7 @@ class TrainingItem(Answer):
             "pipeline_schedule": self.schedule,
             "micro_batches": step.num_microbatches,
             "step_s": self.step_s,
+            **({} if self.band_s is None else dict(zip(("step_low_s", "step_high_s"), self.band_s, strict=True))),
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "tflops_per_gpu": self.flop_per_s_per_gpu / 1e12,
             **{name: getattr(self, name) for name in ("mfu", "mfu_causal", "hfu")},

@@ -94,6 +94,7 @@ def run_training(
         contended=bool(run.contended),
         task=_task(spec, step, run.step_s),
         gpu_hour_usd=spec.task.gpu_hour_usd if spec.task else None,
+        own_parameters=spec.params is not None,
         notes=(
             *_without_effect(spec, step),
             *_notes(step, plan, tune, _faulty(topology)),

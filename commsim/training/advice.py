@@ -1,4 +1,4 @@
-"""What to change so that a step fits: every change is tried, its memory and its time computed, the quickest first.
+"""What to change so that a step fits: every change is tried, its memory and its time computed; single ones come first.
 
 Times are those of the closed form, over the step's own, with what offload adds by the rules of the simulated step.
 """
@@ -82,7 +82,7 @@ def advice(
     pcie: float | None = None,
     beside: Callable[[StepMemory], StepMemory] = lambda memory: memory,
 ) -> list[str]:
-    """Changes after which the step fits, the cheapest in time first; empty when it fits already.
+    """Changes after which the step fits, single ones first, of as many the cheapest in time; empty where it fits.
 
     ``pcie``: bytes/s between a GPU and its host; left out: those of a slot of its own. ``beside`` adds to a step's
     memory what `memory` has beside it.
@@ -120,7 +120,7 @@ def finetune_advice(
 
 
 def _fitting(single: list[Remedy], tried: Callable[[Remedy], tuple[StepMemory, float]], own: float) -> list[Fitting]:
-    """What fits of the changes and of few of them together, none of which would do without another; cheapest first."""
+    """What fits of the changes, then of few together, none of which would do without another; the cheapest first."""
     fits: dict[frozenset[int], Fitting] = {}
     for number in range(1, MOST_TOGETHER + 1):
         for some in combinations(range(len(single)), number):
@@ -133,7 +133,8 @@ def _fitting(single: list[Remedy], tried: Callable[[Remedy], tuple[StepMemory, f
                 continue
             if needs.fits:
                 fits[frozenset(some)] = Fitting(change, needs.peak, seconds / own)
-    return sorted(fits.values(), key=lambda one: one.slower)[:MOST_LINES]
+    ranked = sorted(fits.items(), key=lambda item: (len(item[0]), item[1].slower))
+    return [one for _, one in ranked[:MOST_LINES]]
 
 
 def _together(changes: Sequence[Remedy]) -> Remedy | None:

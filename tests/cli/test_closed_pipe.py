@@ -57,8 +57,9 @@ def test_run_writes_the_files_of_every_scenario(scenario: Path, tmp_path: Path, 
     assert done.returncode == 0
     assert both or all(line.startswith("warning: ") for line in done.stderr.splitlines())
     for name in ("one", "two"):
-        assert json.loads((tmp_path / "o" / name / "result.json").read_text())["name"] == name
-        assert (tmp_path / "o" / name / "report.html").read_text().rstrip().endswith("</html>")
+        folder = tmp_path / "o" / f"{name}-with-nccl-unknown-to-all-1"
+        assert json.loads((folder / "result.json").read_text())["name"] == f"{name}, with NCCL_UNKNOWN_TO_ALL=1"
+        assert (folder / "report.html").read_text().rstrip().endswith("</html>")
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_errors_above_64_kib_and_the_spread_stand_beside_those_of_all_sizes(foun
 
 
 def test_the_file_says_the_same_and_is_read_back(found: Calibration, scenario: Scenario, tmp_path: Path) -> None:
-    text = params_yaml(found, scenario, build_topology(scenario))
+    text = params_yaml(found, scenario, [build_topology(scenario)] * len(found.curves))
     (tmp_path / "params.yaml").write_text(text)
     file = read_params(tmp_path / "params.yaml")
     assert file.library == "gloo"
@@ -233,7 +233,7 @@ def test_nccl_is_calibrated_on_a_published_curve(checkout: Path, tmp_path: Path)
     result = calibrate(curve_model(scenario, build_topology(scenario), curves), curves)
     assert result.values
     assert result.error(result.fitted_s) <= result.error(result.before_s) + 1e-9
-    (tmp_path / "p.yaml").write_text(params_yaml(result, scenario, build_topology(scenario)))
+    (tmp_path / "p.yaml").write_text(params_yaml(result, scenario, [build_topology(scenario)] * len(result.curves)))
     run = CliRunner().invoke(
         app,
         [

@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 from commsim.api import run
 from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
+from commsim.planner import around as around_module
 from commsim.planner import plan as plan_module
-from commsim.planner.plan import PlanAnswer, machines, rank, sensitivity, shortlist, simulate
+from commsim.planner.around import sensitivity
+from commsim.planner.clusters import machines
+from commsim.planner.plan import PlanAnswer, rank, shortlist, simulate
 from commsim.planner.question import PlanSpec, read_plan
 from commsim.planner.ranking import Ranked, Ranking
 from commsim.scenario.training import TrainingSpec
@@ -149,7 +152,7 @@ def test_progress_counts_the_spaces_of_all_machines(file: Path) -> None:
 def test_a_step_that_waits_for_one_thing_alone_follows_it(
     monkeypatch: pytest.MonkeyPatch, what: str, seconds: Callable[[Any, Any], float], change: float
 ) -> None:
-    monkeypatch.setattr(plan_module, "step_time", lambda of, values: SimpleNamespace(total=seconds(of, values)))
+    monkeypatch.setattr(around_module, "step_time", lambda of, values: SimpleNamespace(total=seconds(of, values)))
     found = {s.what: s.change for s in sensitivity(SimpleNamespace(step=step()))}  # type: ignore[arg-type]
     assert {name: found[name] for name in found if abs(found[name]) > 1e-9} == pytest.approx({what: change})
 

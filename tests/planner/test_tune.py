@@ -49,7 +49,7 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
     one = scenario(tmp_path_factory.mktemp("tune"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("commsim.planner.tune.spread", surely)
-        return tune(one, build_topology(one))
+        return tune(one, build_topology(one), unmeasured=True)
 
 
 def plugin(text: str, collective: str, nbytes: int, nodes: int, ranks: int) -> tuple[str, str, int]:
@@ -113,8 +113,8 @@ def test_gains_inside_the_band_are_left_to_nccl(tuning: Tuning) -> None:
 def test_nothing_to_gain_is_refused_and_nothing_written(tmp_path: Path) -> None:
     one = scenario(tmp_path, env="{NCCL_ALGO: Ring, NCCL_PROTO: Simple}")
     with pytest.raises(InfeasibleError, match="no choice gains more on hgx-h100 than predictions of the kind err"):
-        tune(one, build_topology(one))
-    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "t.conf")])
+        tune(one, build_topology(one), unmeasured=True)
+    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "t.conf"), "--unmeasured"])
     assert isinstance(result.exception, InfeasibleError)
     assert not (tmp_path / "t.conf").exists()
 
@@ -130,9 +130,10 @@ def test_plugins_have_a_cost_table_since_2_21(
     version: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    monkeypatch.setattr("commsim.planner.tune.choice_margin", lambda: 1.0)
     one = scenario(tmp_path, version=version)
     with nullcontext() if known else pytest.raises(ScenarioError, match=r"expected 2\.21(\.0)? or later"):
-        assert tune(one, build_topology(one), sizes=SOME).rules
+        assert tune(one, build_topology(one), unmeasured=True, sizes=SOME).rules
 
 
 def test_the_last_rule_reaches_the_largest_size_of_a_call(tuning: Tuning) -> None:
@@ -144,15 +145,16 @@ def test_the_last_rule_reaches_the_largest_size_of_a_call(tuning: Tuning) -> Non
 def test_a_collective_that_nccl_cannot_run_has_no_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only an all-reduce goes by trees of both directions."""
     monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    monkeypatch.setattr("commsim.planner.tune.choice_margin", lambda: 1.0)
     one = scenario(tmp_path, version="2.26.2", env="{NCCL_ALGO: Tree}")
-    assert {r.collective for r in tune(one, build_topology(one), sizes=SOME).rules} == {"all_reduce"}
+    assert {r.collective for r in tune(one, build_topology(one), unmeasured=True, sizes=SOME).rules} == {"all_reduce"}
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commsim.planner.tune.spread", surely)
     scenario(tmp_path)
     out = tmp_path / "t.conf"
-    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(out)])
+    result = CliRunner().invoke(app, ["tune", str(tmp_path / "s.yaml"), "-o", str(out), "--unmeasured"])
     assert result.exit_code == 0, result.output
     assert "rules differ from what NCCL 2.26.2 chooses" in result.stdout
     assert out.read_text().startswith("# commsim")
@@ -162,12 +164,13 @@ def test_rules_are_for_the_types_and_reductions_of_the_workload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: Tuning
 ) -> None:
     monkeypatch.setattr("commsim.planner.tune.spread", lambda *_: Spread(0.99, 1.01))
+    monkeypatch.setattr("commsim.planner.tune.choice_margin", lambda: 1.0)
     path = tmp_path / "s.yaml"
     path.write_text(SCENARIO.format(preset="hgx-h100", version="2.26.2", env="{}").replace(
         "sizes: 1 MiB", "sizes: 1 MiB, dtype: bfloat16, redop: avg"
     ))  # fmt: skip
     one = load_scenarios(path)[0]
-    averages = tune(one, build_topology(one), sizes=[1 << k for k in range(18, 30)])
+    averages = tune(one, build_topology(one), unmeasured=True, sizes=[1 << k for k in range(18, 30)])
     assert "nvls" in {r.algorithm for r in tuning.rules if r.collective == "all_reduce"}
     assert "nvls" not in {r.algorithm for r in averages.rules if r.collective == "all_reduce"}
     for text in (tuner_config(averages), tuning_table(averages)):

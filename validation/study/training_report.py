@@ -204,6 +204,8 @@ def page(
         f"* Simulation: {over_groups(validation.table, modes['loso'], validation.first)}.",
         f"* Closed form: {over_groups(validation.table, closed, validation.closed)}.",
         f"* {difference(validation).capitalize()}.",
+        "* How often the band of a time and the order of two layouts are right: [Accuracy of decisions]"
+        "(accuracy-decisions.md).",
         "",
         "![Errors by source](images/accuracy-training/sources.svg)",
         "",
