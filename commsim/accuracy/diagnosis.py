@@ -18,7 +18,7 @@ from commsim.units import format_time
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis:
+class JobDiagnosis:
     """A job, its collectives as their ranks lived through them, and what is wrong, the cause of the rest first."""
 
     job: DumpedJob
@@ -79,7 +79,7 @@ def diagnose(
     changes: Sequence[str] = (),
     late_share: float = LATE_SHARE,
     progress: Callable[[int], None] = lambda count: None,
-) -> Diagnosis:
+) -> JobDiagnosis:
     """What files and folders of dumps say, against a machine if one is named; CommsimError where they cannot be read.
 
     With ``changes`` (``key=value``) the calls are replayed on the machine as it is and as it is then.
@@ -96,7 +96,7 @@ def diagnose(
     findings += late_findings(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
     replayed = replay(job, waits, machine, changes) if changes and machine is not None else None
     notes = (*_notes(job, waits, clocks, findings), *warnings, *((NOTE,) if replayed else ()))
-    return Diagnosis(job, waits, clocks, kinds, findings, machine, notes, replayed)
+    return JobDiagnosis(job, waits, clocks, kinds, findings, machine, notes, replayed)
 
 
 def _notes(

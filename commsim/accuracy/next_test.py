@@ -25,7 +25,7 @@ TELLS = 1.3
 
 
 @dataclass(frozen=True)
-class NextTest:
+class TellingTest:
     """A test of nccl-tests, and by how much one of two causes takes longer in it than the other."""
 
     collective: str
@@ -42,7 +42,7 @@ class NextTest:
         )
 
 
-def next_test(scenario: Scenario, one: WhatIf, other: WhatIf) -> NextTest | None:
+def next_test(scenario: Scenario, one: WhatIf, other: WhatIf) -> TellingTest | None:
     """The test that tells two causes apart best; None where none of a few does."""
     tests = []
     for where, base in _places(scenario):
@@ -51,7 +51,7 @@ def next_test(scenario: Scenario, one: WhatIf, other: WhatIf) -> NextTest | None
             for i, nbytes in enumerate(SIZES):
                 if all(times):
                     ratio = exp(abs(log(times[0][i] / times[1][i])))
-                    tests.append(NextTest(collective, nbytes, where, ratio))
+                    tests.append(TellingTest(collective, nbytes, where, ratio))
     best = max(tests, key=lambda test: test.ratio, default=None)
     return best if best is not None and best.ratio >= TELLS else None
 

@@ -12,7 +12,7 @@ from commsim.cli.options import Json
 from commsim.cli.say import print_json, say, stages_bar
 
 if TYPE_CHECKING:
-    from commsim.accuracy.diagnosis import Diagnosis
+    from commsim.accuracy.diagnosis import JobDiagnosis
 
 ANYTHING = "any"
 
@@ -98,7 +98,7 @@ def _failing(words: str | None) -> set[str]:
     return set(KINDS) if ANYTHING in given else set(given)
 
 
-def _write(found: Diagnosis, out: Path | None, html: Path | None) -> list[Path]:
+def _write(found: JobDiagnosis, out: Path | None, html: Path | None) -> list[Path]:
     """The files that were asked for."""
     from commsim.files import write_atomically
     from commsim.report.dumps import dump_page, plot_dump
@@ -118,7 +118,7 @@ def _write(found: Diagnosis, out: Path | None, html: Path | None) -> list[Path]:
 _MOST_SENTENCES = 6
 
 
-def _say(found: Diagnosis, written: list[Path]) -> None:
+def _say(found: JobDiagnosis, written: list[Path]) -> None:
     """Prints the answer, what limits it, then the tables."""
     from commsim.report.dumps import dump_tables
 

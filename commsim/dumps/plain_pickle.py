@@ -46,7 +46,7 @@ def load_plain(data: bytes) -> Any:
     """The value of a pickle; PickleFaultError names the byte of what is refused or broken."""
     if len(data) > MOST_BYTES:
         raise PickleFaultError(MOST_BYTES, f"found more than {MOST_BYTES >> 20} MiB")
-    machine = _Machine()
+    machine = _PickleMachine()
     offset = 0
     try:
         for count, (opcode, argument, at) in enumerate(pickletools.genops(io.BytesIO(data))):
@@ -63,7 +63,7 @@ def load_plain(data: bytes) -> Any:
     raise PickleFaultError(len(data), "the file ends within the pickle")
 
 
-class _Machine:
+class _PickleMachine:
     """The stack and the memo."""
 
     def __init__(self) -> None:

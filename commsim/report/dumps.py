@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commsim.accuracy.diagnosis import Diagnosis
+from commsim.accuracy.diagnosis import JobDiagnosis
 from commsim.accuracy.expected import CallKind
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import covered_s
@@ -28,7 +28,7 @@ _MOST_DRAWN_CALLS = 4_000
 _WAITING, _TRANSFER, _MISSING = "#E69F00", "#0072B2", "#D55E00"
 
 
-def dump_tables(found: Diagnosis) -> str:
+def dump_tables(found: JobDiagnosis) -> str:
     """The tables of the terminal; ends with a newline."""
     lines = _kinds_table(found)
     if found.waits:
@@ -40,7 +40,7 @@ def _group(name: str) -> str:
     return name if len(name) <= 12 else name[:9] + "..."
 
 
-def _kinds_table(found: Diagnosis) -> list[str]:
+def _kinds_table(found: JobDiagnosis) -> list[str]:
     """Each kind of call; beside what is expected of it there is no room for its type and waiting."""
     if not found.kinds:
         return []
@@ -71,7 +71,7 @@ def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
     return [*cells, format_time_us(kind.expected_s), ratio, kind.choice or "-"]
 
 
-def _worst_table(found: Diagnosis) -> list[str]:
+def _worst_table(found: JobDiagnosis) -> list[str]:
     worst = sorted(found.waits, key=lambda w: -w.cost_s)[:MOST_CALLS]
     head = ["call", "group", "size", "last rank", "longest waiting", "transfer"]
     rows = [
@@ -89,7 +89,7 @@ def _worst_table(found: Diagnosis) -> list[str]:
     ]
 
 
-def _ranks_table(found: Diagnosis) -> list[str]:
+def _ranks_table(found: JobDiagnosis) -> list[str]:
     ranks = sorted(found.ranks, key=lambda r: -r.cost_s)
     head = ["rank", "calls", "waiting", "transfer", "came last", "cost the others"]
     rows = [
@@ -107,7 +107,7 @@ def _ranks_table(found: Diagnosis) -> list[str]:
 # -- JSON ---------------------------------
 
 
-def dump_dict(found: Diagnosis) -> dict[str, Any]:
+def dump_dict(found: JobDiagnosis) -> dict[str, Any]:
     """All of it as plain values, times in microseconds."""
     job, by_match = found.job, {id(wait.match): wait for wait in found.waits}
     return {
@@ -181,7 +181,7 @@ def _by_rank(seconds: Mapping[int, float]) -> dict[str, float]:
 # -- the picture ---------------------------------
 
 
-def plot_dump(found: Diagnosis, provenance: str = "") -> Figure | None:
+def plot_dump(found: JobDiagnosis, provenance: str = "") -> Figure | None:
     """Ranks over time, waiting and transfer in two colours; sums for each rank where starts are not known.
 
     None where no collective is held by two ranks.
@@ -202,7 +202,7 @@ def plot_dump(found: Diagnosis, provenance: str = "") -> Figure | None:
     return figure
 
 
-def _title(found: Diagnosis) -> str:
+def _title(found: JobDiagnosis) -> str:
     first = next(iter(found.findings), None)
     if first is None:
         return "Nothing is wrong"
@@ -216,7 +216,7 @@ def _unit(seconds: float) -> tuple[float, str]:
     return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
 
 
-def _draw_calls(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
+def _draw_calls(axes: Axes, found: JobDiagnosis, ranks: Sequence[int]) -> None:
     waits = [wait for wait in found.waits if wait.start_s]
     waits = sorted(waits, key=lambda w: -w.cost_s)[: max(1, _MOST_DRAWN_CALLS // max(len(ranks), 1))]
     first = min(min(wait.start_s.values()) for wait in waits)
@@ -237,7 +237,7 @@ def _draw_calls(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
     axes.set_xlabel(f"time since the first call ({unit})")
 
 
-def _mark_missing(axes: Axes, found: Diagnosis, ranks: Sequence[int], first: float, scale: float) -> None:
+def _mark_missing(axes: Axes, found: JobDiagnosis, ranks: Sequence[int], first: float, scale: float) -> None:
     by = {(wait.match.group.name, wait.match.sequence): wait for wait in found.waits}
     label = "did not enter"
     for finding in found.findings:
@@ -249,7 +249,7 @@ def _mark_missing(axes: Axes, found: Diagnosis, ranks: Sequence[int], first: flo
             label = "_nolegend_"
 
 
-def _draw_sums(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
+def _draw_sums(axes: Axes, found: JobDiagnosis, ranks: Sequence[int]) -> None:
     times = {r.rank: r for r in found.ranks}
     scale, unit = _unit(max(times[rank].waiting_s + times[rank].transfer_s for rank in ranks))
     transfer = [times[rank].transfer_s * scale for rank in ranks]
@@ -262,7 +262,7 @@ def _draw_sums(axes: Axes, found: Diagnosis, ranks: Sequence[int]) -> None:
 # -- the page ---------------------------------
 
 
-def dump_page(found: Diagnosis) -> Page:
+def dump_page(found: JobDiagnosis) -> Page:
     """The same as a page to mail."""
     figure = plot_dump(found)
     sections = []

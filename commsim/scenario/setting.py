@@ -80,9 +80,8 @@ class LibrarySetup(Strict):
     name: Literal["nccl", "gloo", "custom_all_reduce", "synthesized", "none"] = Field(
         default="nccl",
         description=(
-            "whose collectives they are: NCCL's, gloo's as torch calls it, those of a serving framework with its "
-            "all-reduce kernels, `synthesized` for perfect ones, at the limit of the links, or `none` for raw "
-            "schedules; the name alone may stand in place of the block"
+            "whose collectives they are: NCCL's, torch's gloo's, a serving framework's with its all-reduce kernels, "
+            "`synthesized` at the limit of the links, or `none` for raw schedules; the name alone may stand for it"
         ),
     )
     framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commsim.accuracy.diagnosis import Diagnosis, diagnose
+from commsim.accuracy.diagnosis import JobDiagnosis, diagnose
 from commsim.accuracy.replay import replay
 from commsim.errors import CommsimError, ScenarioError
 from study import dump_forms
@@ -21,7 +21,7 @@ def traces(tmp_path: Path) -> list[Path]:
     return dump_forms.write_kineto(tmp_path, JOB, host_of=lambda rank: f"node{rank // 8}")
 
 
-def _replayed(traces: list[Path], *changes: str) -> tuple[Diagnosis, float, float]:
+def _replayed(traces: list[Path], *changes: str) -> tuple[JobDiagnosis, float, float]:
     found = diagnose(traces, MACHINE, changes)
     assert found.replayed is not None
     return found, found.replayed.machine_s, found.replayed.changed_s

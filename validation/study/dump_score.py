@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.diagnosis import Diagnosis, diagnose
+from commsim.accuracy.diagnosis import JobDiagnosis, diagnose
 from study import dump_forms, dump_runs
 from study.dump_forms import Entry, Timeline
 
@@ -61,7 +61,7 @@ def _number(plan: dump_runs.Plan, call: int, *, numbered: bool) -> int:
     return call + 2 if numbered else same
 
 
-def _broken(plan: dump_runs.Plan, found: Diagnosis, form: str, *, numbered: bool) -> Score:
+def _broken(plan: dump_runs.Plan, found: JobDiagnosis, form: str, *, numbered: bool) -> Score:
     first = found.findings[0] if found.findings else None
     named = (
         first is not None
@@ -84,7 +84,7 @@ def _names_call(plan: dump_runs.Plan, sequence: int, operation: str, *, numbered
 
 
 def _late(
-    plan: dump_runs.Plan, found: Diagnosis, form: str, entered: Sequence[Sequence[int]], *, numbered: bool
+    plan: dump_runs.Plan, found: JobDiagnosis, form: str, entered: Sequence[Sequence[int]], *, numbered: bool
 ) -> Score:
     errors: list[float] = []
     named = True
