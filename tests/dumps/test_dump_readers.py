@@ -211,7 +211,7 @@ def _flight(**changed: Any) -> dict[str, Any]:
         ("t", b'{"traceEvents": [], "distributedInfo": {}}', "found no rank in distributedInfo"),
         ("t0", b'{"traceEvents": [] "x"}', "no JSON around its list"),
         ("t0", b"\x1f\x8b\x08\x00garbage", "broken gzip"),
-        ("t0", gzip.compress(b"SQLite format 3\0"), "gzipped SQLite"),
+        ("t0", gzip.compress(b"SQLite format 3\0", mtime=0), "gzipped SQLite"),
         ("t0", b"SQLite format 3\0" + bytes(200), "cannot be read as an export of nsys"),
         ("i", b'{"coll_perf": 1}\n', "no call that can be read"),
         ("r", b'{"nccl_version": "2.28", "communicators": 3}', "no list of communicators"),
