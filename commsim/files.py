@@ -41,6 +41,16 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def text_within(path: Path, most: int) -> str | None:
+    """The text of a file or pipe, None where it has more than so many bytes; no more is read, of a device either.
+
+    Bytes that are no UTF-8 become question marks; OSError as of `open`.
+    """
+    with path.open("rb") as stream:
+        raw = stream.read(most + 1)
+    return None if len(raw) > most else raw.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
 def slug(name: str, unnamed: str) -> str:
     """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from commsim.chakra.trace import Node, Trace
 from commsim.errors import ScenarioError
+from commsim.files import text_within
 
 Members = tuple[int, ...]
 
@@ -19,9 +20,10 @@ MOST_FILE_BYTES = 64 << 20
 def read_groups(path: Path, world_size: int) -> dict[str, Members]:
     """Process groups of a JSON file, ``{"NAME": [rank, ...], ...}`` (the form of ASTRA-sim's comm_group file)."""
     try:
-        if path.stat().st_size > MOST_FILE_BYTES:
+        text = text_within(path, MOST_FILE_BYTES)
+        if text is None:
             raise ScenarioError(f"{path}: found over {MOST_FILE_BYTES >> 20} MiB, expected the groups of ranks by name")
-        listed = json.loads(path.read_text(encoding="utf-8"))
+        listed = json.loads(text)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

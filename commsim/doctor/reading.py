@@ -118,7 +118,8 @@ def _log_text(path: Path) -> str:
     try:
         if not path.is_file():
             raise_faults(
-                [Fault(str(path), 0, 0, "", "found no such file, expected a log, .csv or .yaml")], LogFormatError
+                [Fault(str(path), 0, 0, "", "found no file, expected a log, .csv or .yaml")],
+                LogFormatError,
             )
         with path.open("rb") as stream:
             raw = stream.read(LOG_LIMIT + 1)

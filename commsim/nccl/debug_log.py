@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from commsim.errors import Fault, LogFormatError
+from commsim.files import text_within
 from commsim.nccl.environment import ALGORITHM_NAMES, PATHS, PROTOCOL_NAMES
 from commsim.nccl.system import PATTERNS, Graph
 from commsim.nccl.tuner import TuningEntry
@@ -94,9 +95,10 @@ class DebugLog:
 
 def read_debug_log(path: Path) -> DebugLog:
     """What a log file says; LogFormatError where it is no text or holds no line of NCCL."""
-    if path.stat().st_size > _MOST_BYTES:
+    text = text_within(path, _MOST_BYTES)
+    if text is None:
         raise LogFormatError([Fault(str(path), 0, 0, "", f"the log is larger than {_MOST_BYTES >> 20} MiB")])
-    log = parse_debug_log(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    log = parse_debug_log(text, str(path))
     if not log.lines:
         raise LogFormatError([Fault(str(path), 0, 0, "", "found no line of NCCL_DEBUG=INFO")])
     return log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import stat
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -86,9 +87,12 @@ def of_record(kind: type[T], record: dict[str, Any], **known: Any) -> T:
 
 
 def refuse_large(path: Path) -> None:
-    """CommsimError if a file is larger than `MOST_BYTES`."""
-    if path.stat().st_size > MOST_BYTES:
-        raise CommsimError(f"{path}: found {path.stat().st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
+    """CommsimError for a device, which may have no end, and for a file larger than `MOST_BYTES`."""
+    status = path.stat()
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise CommsimError(f"{path}: found a device, expected a file")
+    if status.st_size > MOST_BYTES:
+        raise CommsimError(f"{path}: found {status.st_size >> 20} MiB, expected at most {MOST_BYTES >> 20}")
 
 
 def csv_rows(path: Path) -> Iterator[dict[str, str]]:

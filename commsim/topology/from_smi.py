@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from commsim.errors import Fault, TopologyError
+from commsim.files import text_within
 from commsim.topology.imported import (
     NVLINK_GB_PER_S,
     NVLINK_MOST,
@@ -67,10 +68,11 @@ class _Matrix:
 def read_topology_matrix(path: Path, given: Given | None = None) -> Imported:
     """The machine of a saved matrix; TopologyError names the line that is cut, or the flags that are missing."""
     given = given or Given()
-    if path.stat().st_size > _MOST_BYTES:
+    text = text_within(path, _MOST_BYTES)
+    if text is None:
         raise TopologyError([Fault(str(path), 0, 0, "", f"the file is larger than {_MOST_BYTES >> 20} MiB")])
     notes: list[str] = []
-    matrix = _read(path.read_text(encoding="utf-8", errors="replace"), str(path), notes)
+    matrix = _read(text, str(path), notes)
     links = _nvlink_counts(matrix, str(path))
     nics = len(matrix.columns) > len(matrix.gpus)
     needed = (

@@ -103,7 +103,7 @@ def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> N
         (("--hosts", "a,b", "--testbed", "gloo-testbed-star"), "a testbed has hosts of its own"),
         (("--hosts", "a,b", "--launcher", "x"), "expected mpirun or slurm"),
         (("--hosts", "a,b", "--size", "3"), "a size with its unit"),
-        (("/dev/zero",), "found no such file"),
+        (("/dev/zero",), "found no file"),
     ],
 )
 def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], message: str) -> None:

@@ -48,6 +48,7 @@ def test_the_table_is_that_of_its_source() -> None:
     assert PROJECT.read_bytes() == (SHARED / "custom_all_reduce.csv").read_bytes()
 
 
+@pytest.mark.slow  # of all rows
 def test_the_errors_are_below_the_bars(scores: KernelScores) -> None:
     medians = document(scores)["median_error_pct"]
     assert medians["gpu_left_out"] <= 9.0  # the issue asks for 15
@@ -250,6 +251,7 @@ def test_the_best_by_prediction_loses_against_the_best_measured() -> None:
     assert c.lost == pytest.approx(0.1)
 
 
+@pytest.mark.slow  # of all rows
 def test_contests_are_among_nccl_and_kernels_of_the_same_call(scores: KernelScores) -> None:
     some = contests(scores)
     assert all("nccl" in c.measured and len(c.measured) > 1 for c in some)
@@ -275,6 +277,7 @@ def test_a_parameter_that_is_not_there_costs_nothing(rows: tuple[KernelRow, ...]
     assert fit_kernels.median_error(seen, without) > 1.2 * fit_kernels.median_error(seen, fitted(seen))
 
 
+@pytest.mark.slow  # of all rows
 def test_the_page_is_what_the_command_writes(scores: KernelScores) -> None:
     """If this fails: commsim validate kernels --report."""
     assert PAGE.read_text(encoding="utf-8") == page(document(scores))

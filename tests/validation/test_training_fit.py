@@ -206,6 +206,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_promises(small: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     arguments = ["validate", "training", "--steps", str(small), "--mode", "loso", "--json", str(target)]
@@ -254,6 +255,7 @@ def test_medians_are_not_worse_than_recorded() -> None:
     assert compare_sources(recorded()["engines"]["closed_form"]["loso"], document(found)["per_source"]) == []
 
 
+@pytest.mark.slow
 def test_memory_figures_stand_beside_the_times(small: Path, tmp_path: Path) -> None:
     memory = tmp_path / "memory.csv"
     memory.write_text(
