@@ -69,12 +69,12 @@ def _fault_words(explanation: Explanation) -> list[str]:
     if explanation.sound is None:
         return []
     seconds, limit_s = explanation.sound
-    cost, least = explanation.seconds / seconds - 1, explanation.limit_s / limit_s - 1
-    if max(cost, least) < NOTHING:
+    cost, least = explanation.seconds / seconds, explanation.limit_s / limit_s
+    if max(cost, least) < 1 + NOTHING:
         return ["The machine's faults cost nothing at this size."]
     return [
-        f"The machine's faults cost {100 * cost:.1f} %; a schedule made for the machine as it is loses "
-        f"{100 * least:.1f} % of the limit (commsim synthesize)."
+        f"With the machine's faults it takes {cost:.2f} times as long, at the limit {least:.2f} times: a schedule for "
+        "the machine as it is comes near to that (commsim synthesize)."
     ]
 
 
@@ -84,7 +84,9 @@ def _perfect_words(explanation: Explanation) -> list[str]:
         return []
     gain = 100 * (1 - explanation.perfect_s / explanation.seconds)
     at = format_time(explanation.perfect_s)
-    return [f"With collectives at the limit of the links (library=synthesized) it takes {at}, {gain:.1f} % less."]
+    return [
+        f"No collectives could make it quicker than {at}, {gain:.1f} % less (library=synthesized: the links' limit)."
+    ]
 
 
 def _row_words(title: str, row: Row, path: str) -> list[str]:

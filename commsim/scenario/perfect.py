@@ -6,6 +6,7 @@ nothing here, and switches add and copy where they can: what is asked is how muc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from commsim.engine.sharing import LinkLoad
 from commsim.scenario.item import Row
 from commsim.scenario.rows import RowPredictor
 from commsim.synthesis.bound import BoundQuestion, QuickBound, quick_bound, sharpened
+from commsim.synthesis.machine import adds_somewhere
 from commsim.topology.kinds import Float64
 from commsim.topology.tree import TreeRoutes
 from commsim.training.communicators import SEND, Ranks, on_routes
@@ -43,6 +45,11 @@ class PerfectRows(RowPredictor):
         if self._sharp is None or self._sharp.topology is not self.topology:
             self._sharp = sharpened(super().bound)
         return self._sharp
+
+    def notes_on(self, rows: Sequence[Row]) -> list[str]:
+        """What the rows are."""
+        adds = ", sums in switches that can" if adds_somewhere(self.topology) else ""
+        return [f"times are what no schedule beats: the longest way or the bytes of the links, whichever is more{adds}"]
 
     def __call__(self, size: int) -> Row:
         bound = self.bound

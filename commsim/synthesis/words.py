@@ -18,7 +18,7 @@ from commsim.units import format_bandwidth
 _SORTS = {
     frozenset({VertexKind.NIC, VertexKind.SWITCH}): "NIC",
     frozenset({VertexKind.GPU, VertexKind.NVSWITCH}): "NVLink port",
-    frozenset({VertexKind.GPU}): "NVLink",
+    frozenset({VertexKind.GPU}): "NVLink connection",
     frozenset({VertexKind.SWITCH}): "link between switches",
     frozenset({VertexKind.HOST}): "link between sockets",
 }
