@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -138,12 +139,13 @@ def test_mutants_exit_with_a_message(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_mutants_and_every_bomb(tmp_path: Path) -> None:
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10  # of this process, which its forks begin with
     for kind, files in sound_files(tmp_path / "sound").items():
         row = of_mutants(kind, files, 2000, tmp_path / "mutants")
         assert (row.files, row.failed) == (2000, 0), kind
-        assert row.peak_mib < 500
+        assert row.peak_mib < held + 500
     row = of_bombs(tmp_path / "bombs")
     assert (row.failed, row.answered + row.refused) == (0, row.files)
-    assert row.peak_mib < 500
+    assert row.peak_mib < held + 500
     pickles, executed = of_pickles(tmp_path / "pickles")
     assert (pickles.failed, executed) == (0, False)
