@@ -110,7 +110,7 @@ def doctor(
     from commsim.doctor.examination import Examination
     from commsim.doctor.forward import forward_of
     from commsim.doctor.posterior import Priors
-    from commsim.doctor.reading import cluster_of, observations_of, read_findings, written
+    from commsim.doctor.reading import assumed, cluster_of, observations_of, read_findings, written
     from commsim.doctor.suspect import suspects_of
     from commsim.units import parse_bytes
 
@@ -142,11 +142,14 @@ def doctor(
     if json_output:
         from commsim.report.diagnosis import diagnosis_dict
 
-        print_json(diagnosis_dict(diagnosis, cluster))
+        print_json(diagnosis_dict(diagnosis, cluster) | {"assumed": assumed(findings, cluster)})
     else:
+        if unknown := assumed(findings, cluster):
+            say(f"# nothing says it, so assumed: {', '.join(unknown)}")
         _say(diagnosis, cluster, launcher, [*paths, *scripts])
     parts = [each.probability for each in diagnosis.suspicions]
-    if diagnosis.observed and max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above:
+    odd = not diagnosis.fits or diagnosis.factor is not None
+    if diagnosis.observed and (odd or max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above):
         raise typer.Exit(1)
 
 
