@@ -96,7 +96,7 @@ def _shown(d: Diagnosis) -> tuple[list[Suspicion], int]:
 def diagnosis_lines(d: Diagnosis) -> list[str]:
     """The answer, the suspects, and why it ends where it ends."""
     lines = [verdict_line(d)]
-    shown, more = _shown(d)
+    shown, more = _shown(d) if d.factor is None or d.factor > 1 else ([], 0)  # too quick is no part's fault
     if d.observed and shown and (not d.fits or d.factor is not None):
         lines.append("# the likeliest suspects, were one part or two to blame all the same:")
     if d.observed and shown:
