@@ -13,7 +13,7 @@ from commsim.dumps.finding import DumpFinding, format_ranks
 from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, cut_recordings, findings_of, late_findings
 from commsim.dumps.job import DumpedJob, job_of
 from commsim.dumps.reading import dumps_of
-from commsim.dumps.waits import CallWait, HostClock, RankTime, rank_times, waits_of
+from commsim.dumps.waits import CallWait, HostClock, RankTime, rank_times, waits_of, without_start
 from commsim.units import format_time
 
 
@@ -23,6 +23,7 @@ class JobDiagnosis:
 
     job: DumpedJob
     waits: Sequence[CallWait]
+    judged: Sequence[CallWait]  # those of `waits` in which somebody may be called late
     clocks: Sequence[HostClock]
     kinds: Sequence[CallKind]
     findings: Sequence[DumpFinding]
@@ -32,8 +33,8 @@ class JobDiagnosis:
 
     @cached_property
     def ranks(self) -> list[RankTime]:
-        """What each rank did in all collectives."""
-        return rank_times(self.waits)
+        """What each rank did in all collectives that are judged."""
+        return rank_times(self.judged)
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -51,12 +52,21 @@ class JobDiagnosis:
         return (f"Nothing is wrong: {counted}, each entered by all its ranks with the same call.", *self._latest())
 
     def _latest(self) -> tuple[str, ...]:
-        if not self.waits or not any(rank.cost_s for rank in self.ranks):
+        if not any(rank.cost_s for rank in self.ranks):
             return ()
         worst = max(self.ranks, key=lambda rank: rank.cost_s)
-        share = worst.cost_s / covered_s(self.waits) if covered_s(self.waits) else 0.0
+        share = worst.cost_s / covered_s(self.judged) if covered_s(self.judged) else 0.0
         text = f"Rank {worst.rank} cost the others most: {format_time(worst.cost_s)}, {100 * share:.1f} % of the time."
         return (text,)
+
+
+def _empty(job: DumpedJob) -> list[DumpFinding]:
+    """That nothing was recorded, where it was not."""
+    if job.matches or job.counts or any(dump.messages for dump in job.dumps):
+        return []
+    files = "the file" if len(job.dumps) == 1 else f"{len(job.dumps)} files"
+    text = f"nothing was recorded: {files} of {format_ranks(job.ranks)} hold{'s' * (len(job.dumps) == 1)} no call"
+    return [DumpFinding("empty", tuple(job.ranks), "", 0, "", text)]
 
 
 MOST_CUT = 4
@@ -88,19 +98,23 @@ def diagnose(
     of the time that the dumps cover, the first collective of a recording apart.
     """
     job = job_of(dumps_of(paths, progress))
-    findings = findings_of(job)
+    findings = [*_empty(job), *findings_of(job)]
     waits, clocks = waits_of(job)
     waits = before_mismatch(waits, findings)
     kinds, warnings = kinds_of(job, waits, machine)
-    judged = waits[1:] if len(waits) > 2 else waits
+    judged = without_start(waits)
     findings += late_findings(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
     replayed = replay(job, waits, machine, changes) if changes and machine is not None else None
-    notes = (*_notes(job, waits, clocks, findings), *warnings, *((NOTE,) if replayed else ()))
-    return JobDiagnosis(job, waits, clocks, kinds, findings, machine, notes, replayed)
+    notes = (*_notes(job, waits, judged, clocks, findings), *warnings, *((NOTE,) if replayed else ()))
+    return JobDiagnosis(job, waits, judged, clocks, kinds, findings, machine, notes, replayed)
 
 
 def _notes(
-    job: DumpedJob, waits: Sequence[CallWait], clocks: Sequence[HostClock], findings: Sequence[DumpFinding]
+    job: DumpedJob,
+    waits: Sequence[CallWait],
+    judged: Sequence[CallWait],
+    clocks: Sequence[HostClock],
+    findings: Sequence[DumpFinding],
 ) -> list[str]:
     """What of the dumps limits what is said."""
     notes = list(job.notes)
@@ -113,8 +127,9 @@ def _notes(
         notes.append(
             "calls are counted on each rank: one that skipped one of several equal calls lacks the last of them"
         )
-    if len(waits) > 2:
-        notes.append("the first collective holds the start of the recording: nobody is called late for it")
+    if len(judged) < len(waits):
+        names = " and ".join(wait.match.name for wait in waits[: len(waits) - len(judged)][-2:])
+        notes.append(f"the recording starts in {names}: nobody is called late for it, and no sum of ranks holds it")
     if any(wait.start_s for wait in waits) and job.enqueued:
         notes.append(
             "starts are when hosts asked for calls, by their own clocks: a GPU may have begun later, and clocks differ"

@@ -13,7 +13,7 @@ from commsim.collectives.semantics import NCCL_TESTS
 from commsim.dumps.finding import DumpFinding, format_ranks
 from commsim.dumps.job import DumpedJob, Match
 from commsim.dumps.waits import CallWait
-from commsim.errors import CommsimError, UnitError
+from commsim.errors import CommsimError, ScenarioError, UnitError
 from commsim.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 64
 """Groups of ranks that are predicted one by one."""
+
+GLOO = "gloo"
+"""Calls of it are held against its model, all others against that of the machine's library."""
 
 
 @dataclass(frozen=True)
@@ -88,31 +91,37 @@ class _Machine:
         self.name = name
         self.notes: list[str] = []
         self._size = 1 + max((rank for group in job.groups.values() for rank in group.ranks or ()), default=0)
-        self._sources: dict[tuple[str, tuple[int, ...], str], ModelSource | None] = {}
+        self._sources: dict[tuple[str, tuple[int, ...], str, str], ModelSource | None] = {}
 
     def expected(self, match: Match) -> tuple[float | None, float | None, float | None, str]:
         """(seconds, low, high, NCCL's choice) of a call; None where there is no answer."""
         call, ranks = match.any, match.group.ranks or ()
         if call.operation not in NCCL_TESTS or not call.nbytes or len(ranks) < 2:
             return None, None, None, ""
-        source = self._source(call.operation, ranks, call.dtype)
+        source = self._source(call.operation, ranks, call.dtype, call.library)
         if source is None:
             return None, None, None, ""
-        row = source.predictor(call.nbytes)
+        try:
+            row = source.predictor(call.nbytes)
+        except CommsimError as error:
+            raise self._refusal(call.library, error) from None
         self._note(source.warnings)
         low, high = row.low_s or row.time_s * (1 - DEFAULT_BAND), row.high_s or row.time_s * (1 + DEFAULT_BAND)
         return row.time_s, low, high, " ".join(word for word in (row.algorithm, row.protocol) if word)
 
-    def _source(self, operation: str, ranks: tuple[int, ...], dtype: str) -> ModelSource | None:
+    def _source(self, operation: str, ranks: tuple[int, ...], dtype: str, library: str) -> ModelSource | None:
         from commsim.scenario.cost_question import AskedCall
         from commsim.scenario.cost_source import model_source
 
-        key = (operation, ranks, dtype)
+        key = (operation, ranks, dtype, library)
         if key not in self._sources:
             if len(self._sources) >= MOST_GROUPS:
                 self._note([f"only the first {MOST_GROUPS} groups and types are predicted"])
                 return None
-            call = AskedCall(operation, dtype or None)
+            gloo = library == GLOO
+            if gloo:
+                self._note([f"the calls are gloo's: expected is what library gloo takes on {self.name}"])
+            call = AskedCall(operation, dtype or None, library={"name": GLOO} if gloo else None)
             first = tuple(range(self._size))
             try:
                 self._sources[key] = model_source(call, len(ranks) if ranks == first else ranks, self.name)
@@ -120,10 +129,15 @@ class _Machine:
                 raise
             except CommsimError as error:
                 if not any(self._sources.values()):
-                    raise
+                    raise self._refusal(library, error) if gloo else error from None
                 self._note([f"{operation} on {format_ranks(ranks)} is not predicted: {error}"])
                 self._sources[key] = None
         return self._sources[key]
+
+    def _refusal(self, library: str, error: CommsimError) -> CommsimError:
+        """That the machine has no answer for calls of a library; they are never judged by another one's times."""
+        whose = "gloo's, so library gloo is asked" if library == GLOO else "NCCL's, and this machine does not run them"
+        return ScenarioError(f"--on {self.name}: the calls are {whose}: {error}")
 
     def _note(self, texts: Sequence[str]) -> None:
         self.notes += [text for text in texts if text not in self.notes]

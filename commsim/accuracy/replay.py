@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commsim.accuracy.expected import GLOO
 from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ROOTED
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import covered_s
@@ -44,10 +45,13 @@ class Replayed:
     def answer(self) -> str:
         """One sentence."""
         share = 100 * (self.changed_s / self.machine_s - 1) if self.machine_s else 0.0
-        words = f"{abs(share):.1f} % {'longer' if share > 0 else 'less'}" if abs(share) >= 0.05 else "the same"
+        words = f"{abs(share):.1f} % {'longer' if share > 0 else 'less'}" if abs(share) >= 0.05 else "within 0.05 %"
+        if self.changed_s == self.machine_s:
+            words = "exactly the same: on this machine that changes nothing for these calls"
+        took, measured, changed = map(format_time, (self.machine_s, self.measured_s, self.changed_s))
         return (
-            f"Replayed on the machine the calls and what is between them take {format_time(self.machine_s)} (measured: "
-            f"{format_time(self.measured_s)}); with {', '.join(self.changes)} {format_time(self.changed_s)}, {words}."
+            f"Replayed on the machine all calls, the first too, and what is between take {took} (measured {measured}); "
+            f"with {', '.join(self.changes)} {changed}, {words}."
         )
 
 
@@ -81,6 +85,8 @@ def _check(job: DumpedJob, waits: Sequence[CallWait]) -> None:
         lacking = "this kind of dump does not hold the start and the end of each call"
     elif any(wait.match.any.operation in NCCL_TESTS and not wait.match.any.nbytes for wait in waits):
         lacking = "this dump does not hold the sizes of its calls"
+    elif GLOO in job.libraries and len(job.libraries) > 1:
+        lacking = "some calls are gloo's and others are not"
     elif missing := ranks - set(job.ranks):
         lacking = f"there is no file of {format_ranks(missing)}"
     elif ranks != set(range(len(ranks))):
@@ -148,7 +154,8 @@ def _seconds(
     from commsim.scenario.training_run import comm_times
 
     places = tuple(range(len(job.ranks)))
-    setting = setting_of(machine, len(places), AskedCall("all_reduce", overrides=overrides))
+    library = {"name": GLOO} if job.libraries == {GLOO} else None
+    setting = setting_of(machine, len(places), AskedCall("all_reduce", library=library, overrides=overrides))
     topology = built(setting.topology, setting.base_dir, joined=False)
     if topology.world_size < len(places):
         raise ScenarioError(f"found {len(places)} ranks in the dump, the machine has {topology.world_size}")

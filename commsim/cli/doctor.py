@@ -110,7 +110,7 @@ def doctor(
     from commsim.doctor.examination import Examination
     from commsim.doctor.forward import forward_of
     from commsim.doctor.posterior import Priors
-    from commsim.doctor.reading import cluster_of, observations_of, read_findings, written
+    from commsim.doctor.reading import assumed, cluster_of, observations_of, read_findings, written
     from commsim.doctor.suspect import suspects_of
     from commsim.units import parse_bytes
 
@@ -142,11 +142,12 @@ def doctor(
     if json_output:
         from commsim.report.diagnosis import diagnosis_dict
 
-        print_json(diagnosis_dict(diagnosis, cluster))
+        print_json(diagnosis_dict(diagnosis, cluster) | {"assumed": assumed(findings, cluster)})
     else:
-        _say(diagnosis, cluster, launcher, [*paths, *scripts])
+        _say(diagnosis, cluster, launcher, assumed(findings, cluster), [*paths, *scripts])
     parts = [each.probability for each in diagnosis.suspicions]
-    if diagnosis.observed and max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above:
+    odd = not diagnosis.fits or diagnosis.factor is not None
+    if diagnosis.observed and (odd or max([*parts, *diagnosis.of_hosts.tolist()]) > fail_above):
         raise typer.Exit(1)
 
 
@@ -256,13 +257,15 @@ def _plan(folder: Path, diagnosis: Diagnosis, cluster: HostCluster, launcher: st
     return [write_atomically(folder / name, text) for name, text in files.items()]
 
 
-def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, written: list[Path]) -> None:
+def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, unknown: list[str], written: list[Path]) -> None:
     import shlex
 
     from commsim.doctor.script import command
     from commsim.report.diagnosis import diagnosis_lines, test_words
 
-    for line in diagnosis_lines(diagnosis):
+    answer, *lines = diagnosis_lines(diagnosis)
+    say(answer)
+    for line in [*([f"# nothing says it, so assumed: {', '.join(unknown)}"] if unknown else []), *lines]:
         say(line)
     for choice in diagnosis.following:
         bits = f" (tells {choice.bits:.2f} bits)" if choice.bits else ""

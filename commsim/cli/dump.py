@@ -60,7 +60,8 @@ def dump(
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="Exit 1 where one of these is found, with commas: dead, mismatch, missing, stuck, late, slow, or any."
+            help="Exit 1 where one of these is found, with commas: dead, mismatch, missing, stuck, late, slow, "
+            "empty, or any."
         ),
     ] = None,
 ) -> None:
@@ -70,6 +71,9 @@ def dump(
         raise typer.BadParameter("found nan, expected a part of the time in percent", param_hint="--late")
     if changes and on is None:
         raise typer.BadParameter("found it without --on, which names the machine", param_hint="--with")
+    if Path("-") in files:
+        text = "found -, expected files: standard input is not read, since the name of a file tells the rank"
+        raise typer.BadParameter(text, param_hint="FILES")
     from commsim.accuracy.diagnosis import diagnose
 
     with stages_bar(json_output) as show:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from commsim.topology.kinds import Float64
 _NOTHING_TO_TELL = 0.02  # bits: a test that tells less is not worth its time
 
 _CONTRADICTED = 1e-3  # tests that fit the best hypothesis worse than one in so many do contradict each other
+
+_FAR = 3.0  # standard deviations: what lies further off is no healthy machine's spread
 
 Measure = Callable[[list[GroupTest]], list[float]]
 """Runs tests on disjoint hosts at once and gives the seconds of each."""
@@ -53,6 +56,8 @@ class Diagnosis:
     answer: float
     sure: bool
     fits: bool  # whether a hypothesis explains all tests within their noise
+    factor: float | None  # what all tests take, over what the machine should; None where they do not agree on one
+    faults: int  # how many parts `blamed` takes for slow
     located: bool  # whether all of `blamed` are slow; else some of them are
     blamed: tuple[int, ...]
     suspicions: tuple[Suspicion, ...]
@@ -109,14 +114,31 @@ class Examination:
         cells, answer = self.state.answers()[0]
         located = all(self.state.count[cell] == 1 for cell in cells)
         fits = self.state.fit >= _CONTRADICTED
-        sure = bool(self.observed) and answer >= self.sure and located and fits
+        factor = self._factor()
+        sure = bool(self.observed) and answer >= self.sure and located and fits and factor is None
         following = [] if sure else self.following()
-        blamed = tuple(int(at) for cell in cells for at in self.state.members(cell))
         p = self.state.probability()
+        members = [int(at) for cell in cells for at in self.state.members(cell)]
+        blamed = tuple(sorted(members, key=lambda at: (-p[at], at)))
         return Diagnosis(
-            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, fits, located, blamed,
-            tuple(self._suspicions(p)), tuple(following), p, self.state.of_hosts(),
+            self.suspects, tuple(self.observed), self.rounds, self.state.healthy, answer, sure, fits, factor,
+            len(cells), located, blamed, tuple(self._suspicions(p)), tuple(following), p, self.state.of_hosts(),
         )  # fmt: skip
+
+    def _factor(self) -> float | None:
+        """What all tests take over the machine's prediction, where that says more of the machine than of a part.
+
+        All are quicker than it can be; or all are as many times as slow, though no part is in all of them.
+        """
+        if not self.forward.knows_machine or not self.observed:
+            return None
+        off = np.array([log(each.seconds / self.forward.expected_s(each.test.shape)) for each in self.observed])
+        middle, far = float(np.median(off)), _FAR * self.forward.scope_spread
+        if off.max() < -far:
+            return float(np.exp(middle))
+        alike = np.abs(off - middle).max() <= _FAR * float(np.hypot(self.priors.noise, self.forward.shape_spread))
+        shared = bool((np.min(self.state.columns, axis=0) > 0).any())
+        return float(np.exp(middle)) if alike and middle > far and not shared else None
 
     def _suspicions(self, p: Float64, most: int = 20) -> list[Suspicion]:
         order = np.argsort(-p, kind="stable")[:most]
@@ -136,7 +158,7 @@ class Examination:
         w = w / w.sum()
         gain = np.exp(np.maximum(0.0, np.maximum(s + np.log(max(load, 1e-9)), 0.0) - o))
         return Suspicion(
-            at, self.suspects.name(at), probability, float(np.exp(-(w * s).sum())), float((w * gain).sum())
+            at, self.suspects.name(at), probability, min(1.0, float(np.exp(-(w * s).sum()))), float((w * gain).sum())
         )
 
 

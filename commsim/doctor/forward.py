@@ -18,7 +18,7 @@ from commsim.doctor.cluster import HostCluster
 from commsim.doctor.group_test import RingShape
 from commsim.doctor.suspect import PartKind
 from commsim.topology.kinds import Float64
-from commsim.units import GIGA
+from commsim.units import GIB, GIGA
 
 if TYPE_CHECKING:
     from commsim.topology.graph import Topology
@@ -42,6 +42,12 @@ class Forward(Protocol):
     shape_spread: float
     """The same of what all tests of a shape share beside it."""
 
+    knows_machine: bool
+    """Whether times are a machine's, not only those of tests among themselves."""
+
+    def scale(self, shape: RingShape) -> tuple[object, ...]:
+        """What the tests have in common that share `scope_spread`."""
+
     def expected_s(self, shape: RingShape) -> float:
         """Seconds of a healthy test."""
 
@@ -51,10 +57,15 @@ class Forward(Protocol):
 
 @dataclass
 class Unknown:
-    """No machine is known: all healthy tests of a scope have the same bus bandwidth, and each part is the slowest."""
+    """No machine: healthy tests of a scope, collective and size have one bus bandwidth, and each part the least."""
 
     scope_spread: float = 3.0  # a factor of 20 either way: the first tests say it
     shape_spread: float = 0.15  # bus bandwidths of two and of eight GPUs of an HGX H100 differ by 18 %
+    knows_machine: bool = False
+
+    def scale(self, shape: RingShape) -> tuple[object, ...]:
+        """Scope, collective and size; from 1 GiB on times are those of the bytes (`ring_size`)."""
+        return shape.scope, shape.collective, min(shape.nbytes, int(GIB))
 
     def expected_s(self, shape: RingShape) -> float:
         """Seconds at a bus bandwidth of 1 GB/s."""
@@ -75,6 +86,7 @@ class Predicted:
     nics: int
     scope_spread: float = 0.1  # most healthy machines are nearer to their prediction (docs/accuracy-verdicts.md)
     shape_spread: float = 0.05
+    knows_machine: bool = True
     _times: dict[RingShape, float] = field(default_factory=dict)
     _full: dict[RingShape, Float64] = field(default_factory=dict)
 
@@ -91,6 +103,10 @@ class Predicted:
             ends.append(log(self._at(end) / busbw_factor(shape.collective, ranks_together(end))))
         part = log2(shape.hosts / low)
         return exp(ends[0] * (1 - part) + ends[1] * part) * busbw_factor(shape.collective, ranks_together(shape))
+
+    def scale(self, shape: RingShape) -> tuple[object, ...]:
+        """The scope: collectives and sizes are predicted."""
+        return (shape.scope,)
 
     def _at(self, shape: RingShape) -> float:
         if shape not in self._times:

@@ -112,13 +112,13 @@ class Posterior:
 
 
 def covariance(tests: Sequence[RingShape], forward: Forward, priors: Priors) -> Float64:
-    """Of ln t of healthy tests, (tests, tests): noise, what a shape has in common, what a scope has."""
+    """Of ln t of healthy tests, (tests, tests): noise, what a shape has in common, what a scale has."""
     numbers: dict[object, int] = {}
     shape = np.array([numbers.setdefault(test, len(numbers)) for test in tests])
-    scope = np.array([numbers.setdefault(test.scope, len(numbers)) for test in tests])
-    same_shape, same_scope = shape[:, None] == shape, scope[:, None] == scope
+    scale = np.array([numbers.setdefault(forward.scale(test), len(numbers)) for test in tests])
+    same_shape, same_scale = shape[:, None] == shape, scale[:, None] == scale
     noise = np.eye(len(tests)) * priors.noise**2
-    return np.asarray(noise + same_shape * forward.shape_spread**2 + same_scope * forward.scope_spread**2)
+    return np.asarray(noise + same_shape * forward.shape_spread**2 + same_scale * forward.scope_spread**2)
 
 
 def load_of(test: GroupTest, suspects: Suspects, forward: Forward) -> Float64:

@@ -24,6 +24,8 @@ from commsim.errors import CommsimError, Fault, LogFormatError
 LOG_LIMIT = 64 << 20
 MOST_RESULTS = 1000
 _LEAST_BYTES = 1 << 20
+GPUS = 8
+"""Of a host, where nothing says it."""
 _KEYS = ("hosts", "host", "scope", "gpus", "gpu", "collective", "size_bytes", "time_us", "busbw_GBps")
 
 
@@ -66,7 +68,7 @@ def cluster_of(findings: DoctorInput) -> HostCluster:
     if not names:
         names = dict.fromkeys(name for *_, each in findings.results if each.hosts != ALL for name in each.hosts)
     hosts = checked_hosts(list(names))
-    gpus = spec.gpus or findings.gpus or 8
+    gpus = spec.gpus or findings.gpus or GPUS
     leaf = np.zeros(len(hosts), np.int64)
     if spec.nodes_per_leaf:
         leaf = np.arange(len(hosts)) // spec.nodes_per_leaf
@@ -79,6 +81,16 @@ def cluster_of(findings: DoctorInput) -> HostCluster:
         leaf = np.unique([under[name] for name in hosts], return_inverse=True)[1]
     nics = spec.nics or gpus
     return HostCluster(hosts, gpus, nics, leaf, rails=spec.rails and nics > 1)
+
+
+def assumed(findings: DoctorInput, cluster: HostCluster) -> list[str]:
+    """What of the cluster no file and no option says, in words."""
+    spec, words = findings.cluster, []
+    if not spec.gpus and not findings.gpus:
+        words.append(f"{cluster.gpus} GPUs a host (--gpus)")
+    if not spec.nics:
+        words.append(f"{cluster.nics} network card{'s' * (cluster.nics > 1)} a host (--nics)")
+    return words
 
 
 def observations_of(findings: DoctorInput, cluster: HostCluster) -> list[Observation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sys import intern
 from typing import Literal
 
 from commsim.collectives.semantics import ITEM_BYTES, NCCL_TESTS, ROOTED
@@ -45,6 +46,8 @@ class RankCall:
     seconds: float | None = None
     state: State = "completed"
     place: str = ""
+    library: str = ""
+    """What made the call, such as ``gloo``; empty where the dump does not say, or has NCCL's calls only."""
 
     @property
     def duration_s(self) -> float | None:
@@ -130,6 +133,12 @@ _OPERATIONS = {
     "alltoallvsingle": "all_to_all", "barrier": "barrier", "allreducebarrier": "barrier",
 }  # fmt: skip
 """What torch 2.13 calls collectives (flight_recorder/components/types.py, ProcessGroupNCCL.cpp)."""
+
+
+def library_of(name: str) -> str:
+    """``gloo`` of ``gloo:all_reduce``; empty where a name has no such part."""
+    library, colon, _ = name.partition(":")
+    return intern(library) if colon and library.isalpha() and len(library) <= 10 else ""
 
 
 def is_together(operation: str) -> bool:

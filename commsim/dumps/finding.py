@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["dead", "mismatch", "missing", "stuck", "late", "slow"]
+Kind = Literal["empty", "dead", "mismatch", "missing", "stuck", "late", "slow"]
 """In the order of their weight: an earlier one explains later ones."""
 
-KINDS: tuple[Kind, ...] = ("dead", "mismatch", "missing", "stuck", "late", "slow")
+KINDS: tuple[Kind, ...] = ("empty", "dead", "mismatch", "missing", "stuck", "late", "slow")
 
 _MOST_SHOWN = 8
 

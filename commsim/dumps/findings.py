@@ -276,7 +276,7 @@ def late_findings(
     for time in sorted(times, key=lambda t: -t.cost_s):
         if not waits or time.cost_s <= share * span or not time.cost_s:
             continue
-        worst = max((w for w in waits if w.last == time.rank), key=lambda w: w.cost_s)
+        worst = max((w for w in waits if time.rank in w.latest), key=lambda w: w.cost_s)
         host = f" on {job.hosts[time.rank]}" if job.hosts.get(time.rank) and len(set(job.hosts.values())) > 1 else ""
         text = (
             f"rank {time.rank}{host} came last into {time.times_last} of {len(waits)} collectives and cost the others "

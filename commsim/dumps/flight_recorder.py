@@ -23,6 +23,7 @@ from commsim.dumps.call import (
     State,
     dtype_of,
     fault,
+    library_of,
     operation_of,
     positive,
     text_of,
@@ -163,6 +164,7 @@ def _call(entry: dict[Any, Any], name: str, rank: int) -> RankCall | None:
         seconds=None if milliseconds is None else milliseconds / 1e3,
         state=_state(entry),
         place=_place(entry.get("frames")),
+        library=library_of(name),
     )
 
 

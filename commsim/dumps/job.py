@@ -69,6 +69,11 @@ class DumpedJob:
         return any(dump.starts == "enqueued" for dump in self.dumps)
 
     @cached_property
+    def libraries(self) -> set[str]:
+        """What made its calls, such as ``gloo``; the empty text where a dump does not say."""
+        return {call.library for match in self.matches for call in match.calls.values()}
+
+    @cached_property
     def origin_ns(self) -> int:
         """When the first call of all began; 0 where no dump has times."""
         return min((c.start_ns for m in self.matches for c in m.calls.values() if c.start_ns is not None), default=0)
@@ -102,9 +107,15 @@ def job_of(dumps: Sequence[Dump]) -> DumpedJob:
 
 
 def _check(dumps: Sequence[Dump]) -> None:
-    kinds = list(dict.fromkeys(dump.kind for dump in dumps))
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for dump in dumps:
+        kinds[dump.kind].append(str(dump.path))
     if len(kinds) > 1:
-        raise LogFormatError(f"found files of several kinds ({', '.join(kinds)}), expected one kind at once")
+        lines = [
+            f"  {kind}: {', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
+            for kind, files in kinds.items()
+        ]
+        raise LogFormatError("\n".join(["found files of several kinds, expected one kind at once:", *lines]))
     owners: dict[int, Dump] = {}
     for dump in dumps:
         for rank in dump.ranks if dump.kind != "NCCL inspector" else ():  # whose files may share ranks
@@ -162,7 +173,7 @@ def _numbered(calls: Sequence[RankCall], groups: dict[str, CallGroup]) -> tuple[
         known = listed.get(members) or next(
             (g for r, g in listed.items() if set(r) > ranks and len(callers) == 1), None
         )
-        name = known.name if known else f"of {len(members)} ranks"
+        name = known.name if known else f"of {len(members)} rank{'s' * (len(members) != 1)}"
         homes[operation] = CallGroup(
             f"{name}/{operation}", known.title if known else "", (known and known.ranks) or members
         )
@@ -171,7 +182,10 @@ def _numbered(calls: Sequence[RankCall], groups: dict[str, CallGroup]) -> tuple[
     numbered, counts = [], defaultdict[tuple[int, str], int](int)
     for call in calls:
         counts[call.rank, call.operation] += 1
-        numbered.append(replace(call, group=homes[call.operation].name, sequence=counts[call.rank, call.operation]))
+        home = homes[call.operation]
+        # Such calls state what a rank puts in; the nccl-tests size of an all_gather is what all put in together.
+        nbytes = call.nbytes * len(home.ranks or ()) if call.operation == "all_gather" else call.nbytes
+        numbered.append(replace(call, group=home.name, sequence=counts[call.rank, call.operation], nbytes=nbytes))
     text = (
         "calls name no group: the n-th of a collective on each rank is taken as one call of the ranks that make it, "
         "which is wrong where several groups make the same one"

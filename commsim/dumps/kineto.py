@@ -22,6 +22,7 @@ from commsim.dumps.call import (
     RankCall,
     dtype_of,
     fault,
+    library_of,
     operation_of,
     positive,
     text_of,
@@ -46,6 +47,7 @@ class _About:
     dtype: str
     nbytes: int
     sequence: int | None
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ def _calls(events: Iterable[_Event], rank: int, base_ns: int, *, ended: bool) ->
                 start_ns=base_ns + event.start_ns,
                 end_ns=base_ns + event.end_ns if ended else None,
                 state="completed" if ended else "ended",
+                library=about.library,
             )
         )
     return calls
@@ -218,18 +221,21 @@ def _of_annotation(name: str, args: dict[str, Any]) -> _About:
     """What an annotation of gloo says; its size only where the trace was made with record_shapes."""
     dims, types = args.get("Input Dims"), args.get("Input type")
     dtype, width = dtype_of(types[0]) if isinstance(types, list) and types else ("", 0)
-    return _About(intern(operation_of(name)), "", intern(dtype), width * _elements(dims), None)
+    library = library_of(name) if name.startswith(_BACKENDS) else ""
+    return _About(intern(operation_of(name)), "", intern(dtype), width * _elements(dims), None, library)
 
 
 def _elements(dims: Any) -> int:
-    """Elements of the first input."""
-    first = dims[0] if isinstance(dims, list) and dims else None
-    if not isinstance(first, list) or not first or len(first) > 16:
-        return 0
-    count = 1
-    for dim in first:
-        count = min(count * (whole(dim, 1 << 48) or 0), 1 << 55)
-    return count
+    """Elements of all inputs together; 0 where one is no list of sizes."""
+    total = 0
+    for sizes in dims if isinstance(dims, list) else ():
+        if not isinstance(sizes, list) or not sizes or len(sizes) > 16:
+            return 0
+        count = 1
+        for size in sizes:
+            count = min(count * (whole(size, 1 << 48) or 0), 1 << 55)
+        total = min(total + count, 1 << 55)
+    return total
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int] | None:

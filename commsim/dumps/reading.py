@@ -151,4 +151,7 @@ def _text_reader(head: bytes) -> Callable[[TextIO, Path], Dump] | None:
 def _shown(head: bytes) -> str:
     if not head:
         return "an empty file"
-    return f"a file that begins with {head[:24]!r}"
+    text = head[:60].decode("utf-8", "replace")[:24]
+    if "\ufffd" not in text and all(c.isprintable() or c in "\r\n\t" for c in text):
+        return f"a file that begins with {text!r}"
+    return f"a file that begins with the bytes {head[:12].hex(' ')}"

@@ -19,6 +19,9 @@ from commsim.units import nanoseconds, seconds_of_ns
 LEAST_ENDS = 3
 """Collectives that two clocks must share before one is moved."""
 
+RESOLUTION_S = 1e-6
+"""Of the coarsest clock that is read, whole microseconds: who entered within it of another entered with it."""
+
 
 @dataclass(frozen=True, eq=False)
 class CallWait:
@@ -31,6 +34,9 @@ class CallWait:
     match: Match
     waiting_s: Mapping[int, float]
     last: int
+    """Of those in ``latest`` one, where there are any."""
+    latest: tuple[int, ...]
+    """Ranks that came last, later than the middle one by more than the clock's resolution; empty where none did."""
     transfer_s: float | None
     cost_s: float
     start_s: Mapping[int, float] = field(default_factory=dict)
@@ -84,7 +90,13 @@ def _by_starts(match: Match, ahead: Mapping[int, int], job: DumpedJob) -> CallWa
     order = sorted(starts.values())
     cost = seconds_of_ns(order[-1] - order[(len(order) - 1) // 2])
     since = {rank: seconds_of_ns(start - job.origin_ns) for rank, start in starts.items()}
-    return CallWait(match, waiting, last, transfer, cost, since)
+    before = {rank: seconds_of_ns(starts[last] - start) for rank, start in starts.items()}
+    return CallWait(match, waiting, last, _latest(before, cost), transfer, cost, since)
+
+
+def _latest(before_s: Mapping[int, float], cost_s: float) -> tuple[int, ...]:
+    """Who came last, of ranks that came so many seconds before the last one."""
+    return tuple(r for r, seconds in before_s.items() if seconds <= RESOLUTION_S) if cost_s > RESOLUTION_S else ()
 
 
 def _by_durations(match: Match) -> CallWait | None:
@@ -94,7 +106,17 @@ def _by_durations(match: Match) -> CallWait | None:
     last = min(durations, key=lambda rank: (durations[rank], rank))
     order = sorted(durations.values(), reverse=True)
     waiting = {rank: seconds - durations[last] for rank, seconds in durations.items()}
-    return CallWait(match, waiting, last, durations[last], order[(len(order) - 1) // 2] - durations[last])
+    cost = order[(len(order) - 1) // 2] - durations[last]
+    return CallWait(match, waiting, last, _latest(waiting, cost), durations[last], cost)
+
+
+def without_start(waits: Sequence[CallWait]) -> Sequence[CallWait]:
+    """Those after the first collective, barriers before it apart: the start of the recording is in those.
+
+    All where less than two would be left.
+    """
+    first = next((i for i, wait in enumerate(waits) if wait.match.any.operation != "barrier"), 0)
+    return waits[first + 1 :] if len(waits) > first + 2 else waits
 
 
 def _clocks(job: DumpedJob) -> dict[str, HostClock]:
@@ -142,12 +164,15 @@ def _joined(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, HostC
 
 @dataclass(frozen=True)
 class RankTime:
-    """What one rank did in all collectives: seconds of waiting and of transfer, how often it was last, at what cost."""
+    """What one rank did in collectives: seconds of waiting and of transfer, how often it was last, at what cost.
+
+    ``transfer_s``: None where it is known of none of them.
+    """
 
     rank: int
     calls: int
     waiting_s: float
-    transfer_s: float
+    transfer_s: float | None
     times_last: int
     cost_s: float
 
@@ -157,10 +182,12 @@ def rank_times(waits: Sequence[CallWait]) -> list[RankTime]:
     calls, last = defaultdict[int, int](int), defaultdict[int, int](int)
     waiting, transfer, cost = (defaultdict[int, float](float) for _ in range(3))
     for wait in waits:
-        last[wait.last] += 1
-        cost[wait.last] += wait.cost_s
+        for rank in wait.latest:
+            last[rank] += 1
+            cost[rank] += wait.cost_s
         for rank, seconds in wait.waiting_s.items():
             calls[rank] += 1
             waiting[rank] += seconds
-            transfer[rank] += wait.transfer_s or 0.0
-    return [RankTime(r, calls[r], waiting[r], transfer[r], last[r], cost[r]) for r in sorted(calls)]
+            if wait.transfer_s is not None:
+                transfer[rank] += wait.transfer_s
+    return [RankTime(r, calls[r], waiting[r], transfer.get(r), last[r], cost[r]) for r in sorted(calls)]

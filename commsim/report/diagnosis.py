@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commsim.doctor.cluster import HostCluster
-from commsim.doctor.examination import Diagnosis
+from commsim.doctor.examination import Diagnosis, Suspicion
 from commsim.doctor.group_test import GroupTest
 from commsim.report import style
 from commsim.report.tables import aligned
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 8
+_LEAST = 0.005
 _WORDS = {
     "across": "one ring per GPU place across hosts",
     "inside": "a ring inside each host",
@@ -51,6 +52,13 @@ def verdict_line(d: Diagnosis) -> str:
     if not d.observed:
         return "Nothing has been measured yet."
     after = f"after {len(d.observed)} test{'s' * (len(d.observed) != 1)}"
+    if d.factor is not None:
+        return _factor_line(d.factor)
+    if not d.fits:
+        return (
+            f"The tests contradict each other {after}: neither one fault nor two explain them. Repeat the test that "
+            "stands out, or state the noise (--noise)."
+        )
     if not d.blamed and not d.sure and d.healthy < 0.9:
         return f"No answer is sure yet; likeliest is that nothing is slow ({100 * d.healthy:.1f} %) {after}."
     if not d.blamed:
@@ -62,14 +70,35 @@ def verdict_line(d: Diagnosis) -> str:
         return f"{d.suspects.cluster.hosts[host]}: a part of it is slow, {100 * d.of_hosts[host]:.1f} % sure {after}."
     if d.answer < 0.5:
         return f"No answer is likely yet {after}; the likeliest ({100 * d.answer:.1f} %): {names}{more}."
-    located = "" if d.located else "One of these, which are not told apart yet: "
+    located = "" if d.located else f"{'One' if d.faults == 1 else 'Some'} of these, which are not told apart yet: "
     return f"{located}{names}{more}: {100 * d.answer:.1f} % sure {after}."
+
+
+def _factor_line(factor: float) -> str:
+    """That all tests are off by one factor, and what that may be."""
+    if factor < 1:
+        return (
+            f"All tests are faster than this machine allows (the middle one takes {1 / factor:.3g} times less): "
+            "the wrong machine, or a wrong size or time."
+        )
+    return (
+        f"All tests take {factor:.3g} times what this machine should: the whole cluster, the wrong machine, "
+        "or a setting."
+    )
+
+
+def _shown(d: Diagnosis) -> tuple[list[Suspicion], int]:
+    """The suspects to show, and how many more are as likely as those may be."""
+    shown = [each for each in d.suspicions if each.probability >= _LEAST][:_SHOWN]
+    return shown, max(0, int((d.probability >= _LEAST).sum()) - len(shown))
 
 
 def diagnosis_lines(d: Diagnosis) -> list[str]:
     """The answer, the suspects, and why it ends where it ends."""
     lines = [verdict_line(d)]
-    shown = [each for each in d.suspicions if each.probability >= 0.005][:_SHOWN]
+    shown, more = _shown(d) if d.factor is None or d.factor > 1 else ([], 0)  # too quick is no part's fault
+    if d.observed and shown and (not d.fits or d.factor is not None):
+        lines.append("# the likeliest suspects, were one part or two to blame all the same:")
     if d.observed and shown:
         rows = [
             ("#  suspect", "probability", "rate left", "mended, calls are"),
@@ -79,9 +108,7 @@ def diagnosis_lines(d: Diagnosis) -> list[str]:
             (f"   {s.name}", f"{100 * s.probability:.1f} %", f"{100 * s.share:.0f} %", f"{s.gain:.2f}") for s in shown
         ]
         lines += aligned(rows)
-    if not d.fits:
-        lines.append("# the tests contradict each other: neither one fault nor two explain them within their noise;")
-        lines.append("# repeat the test that stands out, or state the noise (--noise)")
+        lines += [f"# and {more} more of {100 * _LEAST:.1f} % and above"] if more else []
     if d.observed and not d.following and not d.sure:
         lines.append("# no further test tells these apart: swap a cable or a card between hosts, and run again")
     return lines
@@ -93,6 +120,7 @@ def diagnosis_dict(d: Diagnosis, cluster: HostCluster) -> dict[str, Any]:
         "healthy": d.healthy,
         "sure": d.sure,
         "fits": d.fits,
+        "factor": d.factor,
         "answer": {"slow": [d.suspects.name(at) for at in d.blamed], "probability": d.answer, "located": d.located},
         "hosts": {
             cluster.hosts[at]: float(d.of_hosts[at]) for at in np.argsort(-d.of_hosts)[:20] if d.of_hosts[at] > 1e-4
@@ -121,21 +149,21 @@ def _test_dict(test: GroupTest, cluster: HostCluster) -> dict[str, Any]:
 
 def plot_diagnosis(d: Diagnosis) -> Figure:
     """Hosts as a grid, coloured by the probability that something of a host is slow; the likeliest suspects as bars."""
-    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import PercentFormatter
 
     s = d.suspects
     hosts = len(s.cluster.hosts)
     of_host = d.of_hosts
-    faint = 0.1 / hosts  # what is less than a tenth of an even share is as good as nothing
     columns = min(64, math.ceil(math.sqrt(hosts * 2.5)))
     grid = np.full((math.ceil(hosts / columns), columns), np.nan)
     grid.ravel()[:hosts] = of_host
-    bars = [each for each in d.suspicions if each.probability >= 0.005][:_SHOWN] or list(d.suspicions[:1])
+    shown, more = _shown(d)
+    bars = shown or list(d.suspicions[:1])
     height = 1.6 + min(6.0, 0.5 * grid.shape[0] + 0.6) + 0.36 * max(1, len(bars))
     ratios = (min(6.0, 0.5 * grid.shape[0] + 0.6), 0.36 * max(1, len(bars)) + 0.3)
     with style.drawing(9.0, height, nrows=2, height_ratios=ratios) as (figure, axes):
         top, bottom = axes
-        image = top.imshow(np.maximum(grid, faint), cmap="OrRd", norm=LogNorm(faint, 1.0), aspect="auto")
+        image = top.imshow(grid, cmap="OrRd", vmin=0.0, vmax=1.0, aspect="auto")
         figure.suptitle("\n".join(wrap(verdict_line(d), 100)), fontsize=11, fontweight="bold", x=0.01, ha="left")
         top.grid(visible=False)
         top.set_xticks([])
@@ -159,14 +187,21 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
                 fontsize=6.5,
                 color=colour,
             )
-        figure.colorbar(image, ax=top, label="probability that a part\nof the host is slow", pad=0.01)
+        figure.colorbar(
+            image,
+            ax=top,
+            label="probability that a part\nof the host is slow",
+            pad=0.01,
+            format=PercentFormatter(1.0, symbol=" %"),
+        )
         names = [each.name for each in bars][::-1]
         values = [each.probability for each in bars][::-1]
         bottom.barh(range(len(bars)), values, color=style.MEASURED_COLOURS[0], height=0.65)
         bottom.set_yticks(range(len(bars)), names)
         bottom.set_xlim(0.0, 1.12)
         bottom.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
-        bottom.set_xlabel("probability that it is slow")
+        bottom.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        bottom.set_xlabel(f"probability that it is slow{f' (and {more} more suspects)' if more else ''}")
         for i, value in enumerate(values):
             bottom.text(value + 0.01, i, f"{100 * value:.1f} %", va="center", fontsize=8)
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from commsim.accuracy.diagnosis import JobDiagnosis
@@ -36,8 +37,10 @@ def dump_tables(found: JobDiagnosis) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _group(name: str) -> str:
-    return name if len(name) <= 12 else name[:9] + "..."
+def _group(match: Match) -> str:
+    """The group's name in 12 characters, cut between words; the collective beside it is not said twice."""
+    name = match.group.name.removesuffix(f"/{match.any.operation}")
+    return name if len(name) <= 12 else shorten(name, 12, placeholder="...") if " " in name[:9] else name[:9] + "..."
 
 
 def _kinds_table(found: JobDiagnosis) -> list[str]:
@@ -53,16 +56,14 @@ def _kinds_table(found: JobDiagnosis) -> list[str]:
     lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
-    words = "once all ranks are in it"
-    if not expected:
-        words += "; waiting: the longest of each call; medians"
-    return [f"# Calls: transfer: {words}", *lines]
+    words = "" if expected else "; waiting: the longest of each call; medians"
+    return [f"# Calls: transfer: once all ranks are in it{words}", *lines]
 
 
 def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
     call, group = kind.match.any, kind.match.group
     cells = [
-        call.operation[:14], _group(group.name), str(len(group.ranks or kind.match.calls)),
+        call.operation[:14], _group(kind.match), str(len(group.ranks or kind.match.calls)),
         format_bytes(call.nbytes) if call.nbytes else "-", str(kind.calls), format_time_us(kind.transfer_s),
     ]  # fmt: skip
     if not expected:
@@ -72,36 +73,41 @@ def _kind_cells(kind: CallKind, expected: bool) -> list[str]:
 
 
 def _worst_table(found: JobDiagnosis) -> list[str]:
-    worst = sorted(found.waits, key=lambda w: -w.cost_s)[:MOST_CALLS]
+    worst = sorted(found.judged, key=lambda w: -max(w.waiting_s.values()))[:MOST_CALLS]
     head = ["call", "group", "size", "last rank", "longest waiting", "transfer"]
     rows = [
         [
-            wait.match.name[:32], _group(wait.match.group.name),
-            format_bytes(wait.match.any.nbytes) if wait.match.any.nbytes else "-", str(wait.last),
-            format_time_us(max(wait.waiting_s.values())), format_time_us(wait.transfer_s),
+            w.match.name[:32], _group(w.match), format_bytes(w.match.any.nbytes) if w.match.any.nbytes else "-",
+            _last(w), format_time_us(max(w.waiting_s.values())), format_time_us(w.transfer_s),
         ]
-        for wait in worst
+        for w in worst
     ]  # fmt: skip
     lines = aligned([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1))
-    return [
-        f"# The {len(rows)} calls most waited for",
-        *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)),
-    ]
+    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    return [f"# The {len(rows)} calls most waited for", *lines]
+
+
+def _last(wait: CallWait) -> str:
+    return ", ".join(map(str, wait.latest[:3])) + ("..." if len(wait.latest) > 3 else "") or "-"
 
 
 def _ranks_table(found: JobDiagnosis) -> list[str]:
     ranks = sorted(found.ranks, key=lambda r: -r.cost_s)
     head = ["rank", "calls", "waiting", "transfer", "came last", "cost the others"]
     rows = [
-        [
-            str(r.rank), str(r.calls), format_time_us(r.waiting_s), format_time_us(r.transfer_s), str(r.times_last),
-            format_time_us(r.cost_s),
-        ]
+        [str(r.rank), str(r.calls), *map(format_time_us, (r.waiting_s, r.transfer_s)), str(r.times_last),
+         format_time_us(r.cost_s)]
         for r in ranks[:MOST_RANKS]
     ]  # fmt: skip
     lines = aligned([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,))
-    text = ["# Ranks, the costliest first", *(f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines))]
-    return text + ([f"# and {len(ranks) - MOST_RANKS} more (--json has all)"] if len(ranks) > MOST_RANKS else [])
+    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    text = [
+        f"# Ranks, the costliest first: sums over {len(found.judged)} calls, those that overlap each in full",
+        "# waiting: until the last rank came; cost: how much later than the middle rank, where it came last",
+    ]
+    return (
+        text + lines + ([f"# and {len(ranks) - MOST_RANKS} more (--json has all)"] if len(ranks) > MOST_RANKS else [])
+    )
 
 
 # -- JSON ---------------------------------
@@ -138,7 +144,7 @@ def dump_dict(found: JobDiagnosis) -> dict[str, Any]:
         "ranks_time": [
             {
                 "rank": r.rank, "calls": r.calls, "waiting_us": microseconds(r.waiting_s),
-                "transfer_us": microseconds(r.transfer_s), "times_last": r.times_last,
+                "transfer_us": _us(r.transfer_s), "times_last": r.times_last,
                 "cost_us": microseconds(r.cost_s),
             }
             for r in found.ranks
@@ -167,7 +173,8 @@ def _call_dict(match: Match, wait: CallWait | None) -> dict[str, Any]:
         "collective": call.operation, "group": match.group.name, "sequence": match.sequence,
         "size_bytes": call.nbytes or None, "dtype": call.dtype or None, "place": call.place or None,
         "ranks": list(match.calls), "states": {str(rank): c.state for rank, c in match.calls.items()},
-        "last_rank": wait.last if wait else None,
+        "last_rank": wait.last if wait and wait.latest else None,
+        "last_ranks": list(wait.latest) if wait else None,
         "waiting_us": _by_rank(wait.waiting_s) if wait else None,
         "start_us": _by_rank(wait.start_s) if wait and wait.start_s else None,
         "transfer_us": _us(wait.transfer_s) if wait else None,
@@ -251,12 +258,12 @@ def _mark_missing(axes: Axes, found: JobDiagnosis, ranks: Sequence[int], first: 
 
 def _draw_sums(axes: Axes, found: JobDiagnosis, ranks: Sequence[int]) -> None:
     times = {r.rank: r for r in found.ranks}
-    scale, unit = _unit(max(times[rank].waiting_s + times[rank].transfer_s for rank in ranks))
-    transfer = [times[rank].transfer_s * scale for rank in ranks]
+    scale, unit = _unit(max(times[rank].waiting_s + (times[rank].transfer_s or 0.0) for rank in ranks))
+    transfer = [(times[rank].transfer_s or 0.0) * scale for rank in ranks]
     axes.barh(range(len(ranks)), transfer, height=0.72, color=_TRANSFER, label="transfer")
     waiting = [times[rank].waiting_s * scale for rank in ranks]
     axes.barh(range(len(ranks)), waiting, left=transfer, height=0.72, color=_WAITING, label="waiting for the last rank")
-    axes.set_xlabel(f"time in all {len(found.waits)} collectives ({unit})")
+    axes.set_xlabel(f"time in {len(found.judged)} collectives ({unit})")
 
 
 # -- the page ---------------------------------
@@ -281,7 +288,7 @@ def dump_page(found: JobDiagnosis) -> Page:
     if rows:
         sections.append(Section("Calls", (table(head, rows),)))
     ranks = [
-        (r.rank, r.calls, *map(microseconds, (r.waiting_s, r.transfer_s)), r.times_last, microseconds(r.cost_s))
+        (r.rank, r.calls, microseconds(r.waiting_s), _us(r.transfer_s), r.times_last, microseconds(r.cost_s))
         for r in found.ranks
     ]
     if ranks:

@@ -110,3 +110,76 @@ def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], mes
     done = doctor(*words)
     text = done.output + str(done.exception or "")
     assert message in " ".join(text.replace("│", " ").split()), text
+
+
+CONTRADICTION = "hosts,time_us\na b,100000\na b,300000\nc d,100000\na c,100000\nb d,100000\na d,900000\nb c,100\n"
+
+
+def test_contradictions_are_the_answer(tmp_path: Path) -> None:
+    path = tmp_path / "contra.csv"
+    path.write_text(CONTRADICTION)
+    done = doctor(path, "--out", tmp_path / "out")
+    assert done.exit_code == 1, done.output
+    assert "The tests contradict each other after 7 tests" in done.stdout
+    assert " sure" not in done.stdout
+    document = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
+    assert not document["sure"]
+    assert max(each["rate_left"] for each in document["suspects"]) == 1.0  # of one that is quicker than healthy
+    assert doctor(path, "--fail-above", "1").exit_code == 1
+
+
+CLUSTER = "hosts: [n0,n1,n2,n3]\ngpus: 8\nmachine: hgx-h100-ndr400\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (
+            "n0 n1,535\nn2 n3,535\n",
+            "All tests are faster than this machine allows (the middle one takes 11.4 times less)",
+        ),
+        ("n0 n1,535\n", "All tests are faster than this machine allows"),
+        ("n0 n1,53560\nn2 n3,53560\nn0 n2,53000\nn1 n3,54000\n", "All tests take 8.8 times what this machine should"),
+    ],
+)
+def test_all_tests_off_by_one_factor_are_said_first(tmp_path: Path, rows: str, says: str) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "t.csv").write_text("hosts,time_us\n" + rows)
+    done = doctor(tmp_path / "c.yaml", tmp_path / "t.csv")
+    assert done.exit_code == 1, done.output
+    assert done.stdout.startswith(says)
+    assert ("suspect" in done.stdout) == ("faster" not in says)
+    assert " sure" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "rows", ["n0 n1,53560\nn0 n2,53560\n", "n0 n1,5356\nn2 n3,53560\n", "n0 n1,5356\nn2 n3,5400\n"]
+)
+def test_a_part_that_may_be_to_blame_is_no_factor(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "t.csv").write_text("hosts,time_us\n" + rows)
+    assert json.loads(doctor(tmp_path / "c.yaml", tmp_path / "t.csv", "--json").stdout)["factor"] is None
+
+
+def test_healthy_tests_of_several_collectives_have_a_scale_each(tmp_path: Path) -> None:
+    path = tmp_path / "three.csv"
+    path.write_text(
+        "hosts,time_us,collective\na b,5356,all_reduce\na b,14000,all_to_all\na b,9000,broadcast\n"
+        "c d,5400,all_reduce\nc d,14100,all_to_all\nc d,9100,broadcast\n"
+    )
+    done = doctor(path, "--json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert document["fits"]
+    assert document["healthy"] > 0.5
+    assert document["assumed"] == ["8 GPUs a host (--gpus)", "8 network cards a host (--nics)"]
+    assert "# nothing says it, so assumed: 8 GPUs a host (--gpus), 8 network cards" in doctor(path).stdout
+
+
+def test_suspects_that_are_not_shown_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("hosts,time_us\na b,5400\nc d,5350\na c,16000\nb d,5300\nb c,16200\na d,5400\n")
+    document = json.loads(doctor(path, "--json").stdout)
+    likely = sum(each["probability"] >= 0.005 for each in document["suspects"])
+    assert 8 < likely < 20  # of which JSON has 20
+    assert f"# and {likely - 8} more of 0.5 % and above" in doctor(path).stdout

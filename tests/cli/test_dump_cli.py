@@ -119,8 +119,32 @@ def test_what_is_no_dump_exits_2(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("commsim: error:")
-    assert f"{path}: found a file that begins with b'hello'" in done.stderr
+    assert f"{path}: found a file that begins with 'hello'" in done.stderr
     assert "/dev/zero: is no file" in done.stderr
+
+
+def test_a_recording_without_calls_is_not_sound(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = json.dumps({"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": []})
+        (tmp_path / f"flight_rank_{rank}.json").write_text(text)
+    result = dump(tmp_path, "--fail-on", "any")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[0] == "Nothing was recorded: 2 files of ranks 0, 1 hold no call."
+    assert "wrong" not in result.stdout
+    assert dump(tmp_path, "--fail-on", "empty").exit_code == 1
+    assert dump(tmp_path, "--fail-on", "late").exit_code == 0
+
+
+def test_standard_input_is_refused() -> None:
+    result = dump("-")
+    assert result.exit_code == 2
+    assert "standard input is not read" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_bytes_that_are_no_text_are_said_as_hex(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0"
+    path.write_bytes(b"\x82\x00\xff" * 40)
+    assert "begins with the bytes 82 00 ff 82" in refused(path)
 
 
 def test_an_unknown_machine(late: Path) -> None:

@@ -15,10 +15,11 @@ from commsim.accuracy.diagnosis import diagnose
 from commsim.accuracy.expected import slow_findings
 from commsim.dumps.call import CallGroup, Dump, RankCall
 from commsim.dumps.finding import format_ranks
-from commsim.dumps.findings import findings_of, late_findings
+from commsim.dumps.findings import covered_s, findings_of, late_findings
 from commsim.dumps.job import job_of
 from commsim.dumps.waits import rank_times, waits_of
-from commsim.errors import LogFormatError
+from commsim.errors import LogFormatError, ScenarioError
+from commsim.report.dumps import dump_tables
 from study import dump_forms, dump_runs, dump_score
 from study.dump_forms import Entry, Timeline
 
@@ -265,8 +266,10 @@ def test_a_rank_twice_is_refused(tmp_path: Path) -> None:
 
 def test_kinds_are_not_mixed(tmp_path: Path) -> None:
     files = [dump_forms.write_flight(tmp_path, JOB)[0], dump_forms.write_nsys(tmp_path, JOB)[1]]
-    with pytest.raises(LogFormatError, match=r"several kinds \(flight recorder, nsys export\)"):
+    with pytest.raises(LogFormatError, match="several kinds") as error:
         diagnose(files)
+    assert f"flight recorder: {files[0]}" in str(error.value)
+    assert f"nsys export: {files[1]}" in str(error.value)
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))
@@ -302,3 +305,89 @@ def test_torchs_own_reader_agrees(tmp_path: Path) -> None:
 
 def test_the_record_of_the_real_run_is_whole() -> None:
     assert [len(json.loads((DATA / "gloo-late" / f"truth{r}.json").read_text())) for r in range(4)] == [12] * 4
+
+
+def test_ranks_that_come_together_are_not_last() -> None:
+    """Four calls, one of which rank 1 enters 40 ms late; the others are entered by all at once."""
+    late = {2: 40.0}
+    dumps = [
+        _dump(r, *(_call(r, s, 100 * s + (late.get(s, 0) if r == 1 else 0), 100 * s + 50) for s in range(4)))
+        for r in range(3)
+    ]
+    waits, _ = waits_of(job_of(dumps))
+    assert [wait.latest for wait in waits] == [(), (), (1,), ()]
+    assert [(t.times_last, t.cost_s) for t in rank_times(waits)] == [(0, 0), (1, pytest.approx(0.04)), (0, 0)]
+    bare = [
+        replace(d, calls=[replace(c, start_ns=None, end_ns=None, seconds=c.duration_s) for c in d.calls]) for d in dumps
+    ]
+    assert [wait.latest for wait in waits_of(job_of(bare))[0]] == [(), (), (1,), ()]
+
+
+def test_ranks_that_come_late_together_are_all_last() -> None:
+    ranks = (0, 1, 2, 3)
+    job = job_of([_dump(r, _call(r, 1, 1 if r < 2 else 31, 50), ranks=ranks) for r in ranks])
+    (wait,), _ = waits_of(job)
+    assert wait.latest == (2, 3)
+    assert [t.cost_s for t in rank_times([wait])] == pytest.approx([0, 0, 0.03, 0.03])
+
+
+def test_the_start_of_a_recording_is_left_out_alike(tmp_path: Path) -> None:
+    """The traces of a run and its flight recorders, whose first call is a barrier that traces do not hold."""
+    forms = [diagnose(sorted((DATA / "gloo-late").glob(p))) for p in ("flight_rank_?.json", "trace_rank?.json.gz")]
+    late = [{f.ranks: f.text.split(" of ")[-3] for f in found.findings if f.kind == "late"} for found in forms]
+    assert (1,) not in late[0]  # it was late into the first collective alone
+    assert (1,) not in late[1]
+    assert {(2,), (3,)} <= late[0].keys() & late[1].keys()
+    names = [next(note for note in found.notes if "the recording starts in" in note) for found in forms]
+    assert names[0].startswith("the recording starts in barrier #1 and all_reduce #2:")
+    assert names[1].startswith("the recording starts in all_reduce #1:")
+    for found in forms:
+        assert max(rank.waiting_s for rank in found.ranks) < covered_s(found.judged)
+    tables = [dump_tables(found) for found in forms]
+    assert "all_reduce #2 " not in tables[0].split("most waited for")[1]
+    assert "all_reduce #1 " not in tables[1].split("most waited for")[1]
+
+
+def test_calls_most_waited_for_are_in_that_order_and_unknown_transfers_are_no_zeros() -> None:
+    found = diagnose(sorted((DATA / "gloo-late").glob("flight_rank_?.json")))
+    assert {rank.transfer_s for rank in found.ranks} == {None}
+    table, ranks = dump_tables(found).split("most waited for\n")[1].split("# Ranks")
+    waited = [float(line.split()[-2]) for line in table.splitlines() if "#" in line[2:] and line[0] == " "]
+    assert len(waited) == 8
+    assert waited == sorted(waited, reverse=True)
+    assert "0.00" not in ranks
+
+
+GLOO_TRACES = sorted((DATA / "gloo-late").glob("trace_rank?.json.gz"))
+
+
+def test_calls_of_gloo_are_held_against_gloo() -> None:
+    found = diagnose(GLOO_TRACES, "testbed-star", ["nics=99"])
+    assert {kind.choice for kind in found.kinds} == {"gloo_ring", "gloo_binomial"}
+    assert any(note.startswith("the calls are gloo's: expected is what library gloo takes") for note in found.notes)
+    assert "exactly the same" in found.answer[-1]
+    flight = sorted((DATA / "gloo-late").glob("flight_rank_?.json"))
+    for files in (GLOO_TRACES, flight):
+        with pytest.raises(ScenarioError, match="--on hgx-h100: the calls are gloo's, so library gloo is asked"):
+            diagnose(files, "hgx-h100")
+
+
+def test_calls_of_nccl_have_no_times_on_a_machine_without_gpus(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="--on testbed-star: the calls are NCCL's, and this machine"):
+        diagnose(dump_forms.write_kineto(tmp_path, JOB, host_of=lambda rank: "a"), "testbed-star")
+
+
+def test_the_size_of_an_all_gather_is_that_of_all_ranks_in_every_reader() -> None:
+    forms = [diagnose(files) for files in (GLOO_TRACES, sorted((DATA / "gloo-late").glob("flight_rank_?.json")))]
+    sizes = [{kind.match.any.operation: kind.match.any.nbytes for kind in found.kinds} for found in forms]
+    assert sizes[0]["all_gather"] == sizes[1]["all_gather"] == 4 * 65536 * 4
+    assert sizes[0]["broadcast"] == sizes[1]["broadcast"] == 65536 * 4
+
+
+def test_a_group_of_one_rank_has_a_whole_name() -> None:
+    found = diagnose([GLOO_TRACES[0]])
+    assert {match.group.name for match in found.job.matches} == {
+        "of 1 rank/all_reduce", "of 1 rank/all_gather", "of 1 rank/broadcast"
+    }  # fmt: skip
+    assert "of 1 rank " in dump_tables(found)
+    assert "..." not in dump_tables(found)

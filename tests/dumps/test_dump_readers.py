@@ -199,7 +199,7 @@ def _flight(**changed: Any) -> dict[str, Any]:
     ("name", "content", "says"),
     [
         ("a", b"", "found an empty file"),
-        ("a", b"hello", "begins with b'hello'"),
+        ("a", b"hello", "begins with 'hello'"),
         ("a", b"PK\x03\x04zip", "a zip archive"),
         ("fr0", b"\x80\x02cos\nsystem\n.", "byte 2: found the opcode GLOBAL 'os system'"),
         ("fr0", pickle.dumps([1], 2), "without a list of entries"),
@@ -240,7 +240,7 @@ def test_other_files_in_a_folder(tmp_path: Path) -> None:
     dumps = dumps_of([tmp_path])
     assert [dump.ranks for dump in dumps] == [(0,), (1,)]
     assert dumps[0].notes == ("1 files in folders are no dumps: README",)
-    with pytest.raises(LogFormatError, match="begins with b'hello'"):
+    with pytest.raises(LogFormatError, match="begins with 'hello'"):
         dumps_of([tmp_path / "README", tmp_path])
 
 

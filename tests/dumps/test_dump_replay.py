@@ -39,8 +39,9 @@ def test_by_hand(traces: list[Path]) -> None:
 
 
 def test_what_changes_nothing_changes_nothing(traces: list[Path]) -> None:
-    _, machine_s, changed_s = _replayed(traces, "nics=8")
+    found, machine_s, changed_s = _replayed(traces, "nics=8")
     assert changed_s == machine_s
+    assert "exactly the same: on this machine that changes nothing" in found.answer[-1]
 
 
 def test_fewer_nics_take_longer_and_the_gap_stays(traces: list[Path]) -> None:
