@@ -20,7 +20,7 @@ import numpy as np
 from verdict_causes import degraded_offs, degraded_spread, named_causes, section
 from verdict_spread import tail_of
 
-from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of
+from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of, state_of
 from commsim.accuracy.posterior import band_of
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
@@ -122,11 +122,7 @@ def state(
     parts = list(parts_of(log.large, ratio, known))
     if others is not None:
         parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
-    if any(p.is_slow for p in parts):
-        return "slower"
-    if any(p.is_fast for p in parts):
-        return "faster"
-    return "as expected" if parts[0].tells else "unjudged"
+    return state_of(parts)
 
 
 STATES = ("slower", "unjudged", "as expected", "faster")
@@ -182,8 +178,10 @@ Written by `python validation/verdicts.py --write`; do not edit by hand.
 above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are
 known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
 and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
-slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where a machine twice as slow might look like this
-one. A prediction whose parameters are the machine's own (`params`, `library.measured`) is held against its own band.
+slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
+like this one: small messages that are 1.3 to 7 times as slow as predicted are of no known cause, but no proof. A part
+most of whose sizes lie within a band that reaches to twice the predicted time is not called slower or faster either;
+the table knows no bands, and counts it. A prediction whose parameters are the machine's own (`params`, `library.measured`) is held against its own band.
 
 Each log below is judged without its own system. Percent of logs:
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
-from commsim.accuracy.whatif import Tried, indistinct, likely, predicted_curve
+from commsim.accuracy.whatif import Tried, likely, named, predicted_curve
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -119,7 +119,8 @@ def judged(
 ) -> tuple[Verdict, list[Tried]]:
     """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
     # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
-    if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
+    near = verdict.state == "wrong" or (verdict.state == "as expected" and verdict.distance < FAR)
+    if not what_if or source.scenario is None or near:
         return verdict, []
     return verdict, likely(source.scenario, verdict.comparison.measured, progress)
 
@@ -132,7 +133,7 @@ def apart(source: CurveSource, verdict: Verdict, tried: Sequence[Tried]) -> str:
     if source.scenario is None:
         return ""
     kinds: dict[str, str] = {}
-    for each in indistinct(tried):
+    for each in named(tried):
         kinds.setdefault(each.kind, each.cause)
     if len(kinds) < 2:
         return ""
