@@ -40,6 +40,7 @@ class Verdict:
     high: Float64
     assumed: bool  # the prediction came without a band
     parts: tuple[Sizes, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
+    other_machine: str = ""  # that the log is of another one than was predicted, in words
 
     @property
     def ratio(self) -> Float64:
@@ -61,8 +62,12 @@ class Verdict:
         """``wrong``: results were; ``slower``, ``faster``, ``as expected``, or ``unjudged`` where it cannot be told."""
         if self.comparison.measured.wrong_rows:
             return "wrong"
-        if not self.judged.any():
+        if self.other_machine or not self.judged.any():
             return "unjudged"
+        state = self._of_rows()
+        return "unjudged" if self.comparison.measured.skipped_lines and state != "slower" else state
+
+    def _of_rows(self) -> str:
         if self.parts:
             return state_of(self.parts)
         slow, fast = np.count_nonzero(self.ratio > self.high), np.count_nonzero(self.ratio < self.low)
@@ -77,6 +82,10 @@ class Verdict:
 
     def of_size(self, i: int) -> str:
         """The verdict of one size."""
+        if self.comparison.size_bytes[i] in self.comparison.measured.wrong_bytes:
+            return "wrong data"
+        if self.other_machine:
+            return "cannot judge"
         if self.within[i]:
             return "as expected" if self.judged[i] else "cannot judge"
         factor = float(self.ratio[i])
@@ -86,12 +95,24 @@ class Verdict:
         """The answer in one line."""
         state, name = self.state, self.comparison.measured.name
         if state == "wrong":
-            return f"{name}: {self._wrong()}"
+            return f"{name}: {self._wrong()}{self._unread()}"
+        if self.other_machine:
+            return f"{name}: cannot judge: {self.other_machine}"
+        if self.comparison.measured.skipped_lines and state == "unjudged":
+            return f"{name}: cannot judge{self._unread()}; of the others: {self._of_readable(cause)}"
+        return f"{name}: {self._of_readable(cause)}{self._unread()}"
+
+    def _unread(self) -> str:
+        n = self.comparison.measured.skipped_lines
+        return f"; {n} row{'s' * (n > 1)} of the log cannot be read" if n else ""
+
+    def _of_readable(self, cause: str) -> str:
+        state = self._of_rows() if self.judged.any() else "unjudged"
         if state == "unjudged":
-            return f"{name}: {self._unjudged()}" + (f"; nearer to: {cause}" if cause else "")
+            return self._unjudged() + (f"; nearer to: {cause}" if cause else "")
         if state == "as expected":
-            return f"{name}: {self._expected()}" + (f"; nearer to: {cause}" if cause else "")
-        return f"{name}: {self._off(state)}" + (f"; likely cause: {cause}" if cause else "")
+            return self._expected() + (f"; nearer to: {cause}" if cause else "")
+        return self._off(state) + (f"; likely cause: {cause}" if cause else "")
 
     def _wrong(self) -> str:
         n = self.comparison.measured.wrong_rows

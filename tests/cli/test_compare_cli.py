@@ -213,7 +213,8 @@ def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
     result = compare(log, tmp_path / "r", scenario, tmp_path / "log.csv", "--no-what-if")
     assert result.exit_code == 0, result.output
     answers = [line for line in result.stdout.splitlines() if line.startswith("log: ")]
-    assert len(answers) == 4  # two logs with two predictions
+    assert len(answers) == 2  # one log, given twice, with two predictions
+    assert result.stdout.count("log.csv was given 2 times, and counts once") == 2
     assert (tmp_path / "r" / "comparison.png").is_file()
 
 
