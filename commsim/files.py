@@ -1,4 +1,4 @@
-"""Where the shipped files lie, and files that are either complete or not there."""
+"""Where the shipped files lie, files that are either complete or not there, and cells of CSV that are no formulas."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from commsim.errors import CommsimError
 
@@ -49,6 +50,31 @@ def text_within(path: Path, most: int) -> str | None:
     with path.open("rb") as stream:
         raw = stream.read(most + 1)
     return None if len(raw) > most else raw.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def safe_cell(cell: Any) -> Any:
+    """A cell of CSV that no spreadsheet takes for a formula: text that could be one begins with an apostrophe.
+
+    Other values and numbers in text stay; `plain_cell` undoes it. Source: OWASP, "CSV Injection".
+
+    >>> safe_cell("=1+1"), safe_cell("-2.5"), safe_cell(7), safe_cell("all_reduce")
+    ("'=1+1", '-2.5', 7, 'all_reduce')
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def plain_cell(text: str) -> str:
+    """What `safe_cell` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # apostrophes of its own too: what is written reads back
 
 
 def slug(name: str, unnamed: str) -> str:
