@@ -130,7 +130,7 @@ class Verdict:
         return f"cannot judge: {'; '.join(texts)}; expected {large}one number of this machine (library.measured)"
 
     def _expected(self) -> str:
-        inside, n = np.count_nonzero(self.within & self.judged), np.count_nonzero(self.judged)
+        inside, n = int(np.count_nonzero(self.within & self.judged)), int(np.count_nonzero(self.judged))
         middle = f"{np.median(self.ratio):.2f} times the predicted time at the median size"
         of = f"; {self.parts[0].words} {_share(self.parts[0])}" if self.parts else ""
         if 2 * inside < n:
@@ -198,7 +198,7 @@ def _told(part: Sizes, verdict: Verdict) -> Sizes:
     """A part with whether at least half of its sizes can be judged by their band."""
     large = verdict.comparison.size_bytes > LARGE_ABOVE
     rows = verdict.judged[large if part.name == "large" else ~large]
-    return replace(part, told=2 * np.count_nonzero(rows) >= rows.size)
+    return replace(part, told=bool(2 * np.count_nonzero(rows) >= rows.size))
 
 
 def _at(predicted: Curve, factor: Float64, comparison: Comparison) -> Float64:

@@ -156,6 +156,7 @@ def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
         "answer": answer_line(verdict, tried),
         "state": verdict.state,
         "healthy_as_slow": {part.name: part.as_slow for part in verdict.parts},
+        "parts": {part.name: part.state for part in verdict.parts},
         "wrong_sizes": c.measured.wrong_rows,
         "sizes": [
             {

@@ -14,6 +14,7 @@ from commsim.measure.records import Curve
 from commsim.report.verdict import answer_line
 
 SIZES = np.array([1 << k for k in range(12, 31, 2)], np.int64)
+TIMES = np.asarray(SIZES * 1e-9, np.float64)
 SMALL = SIZES <= 1 << 20
 
 
@@ -21,7 +22,7 @@ def judged(
     small: float = 1.0, large: float = 1.0, band: float = 1.5, large_band: float = 1.5, *, shipped: bool = True
 ) -> Verdict:
     """Of a curve whose small and large messages take so many times the predicted time, within such bands."""
-    time, wide = SIZES * 1e-9, np.where(SMALL, band, large_band)
+    time, wide = TIMES, np.where(SMALL, band, large_band)
     predicted = Curve("p", "all_reduce", 8, "predicted", SIZES, time, low_s=time / wide, high_s=time * wide)
     measured = Curve("m", "all_reduce", 8, "measured", SIZES, time * np.where(SMALL, small, large))
     return verdict(compare(predicted, measured), as_shipped=shipped)
@@ -60,12 +61,12 @@ def test_no_headline_contradicts_its_rows(small: float, large: float, band: floa
         assert 2 * rows.count("as expected") >= len(rows) - rows.count("cannot judge") > 0
     if first.startswith(("slower", "faster")):
         part = SMALL if "up to 1 MiB (" in first else ~SMALL
-        assert 2 * sum(rows[i] == "cannot judge" for i in np.flatnonzero(part)) <= part.sum()
+        assert 2 * sum(row == "cannot judge" for row, of in zip(rows, part, strict=True) if of) <= part.sum()
 
 
 def test_only_sizes_that_can_be_judged_are_counted() -> None:
     one = judged(band=1.5, large_band=3.0)
-    assert [one.of_size(i) for i in np.flatnonzero(~SMALL)] == ["cannot judge"] * 5
+    assert [one.of_size(i) for i in np.flatnonzero(~SMALL).tolist()] == ["cannot judge"] * 5
     assert one.sentence().startswith("m: as expected: 5 of 5 judged sizes within the band (5 cannot be judged)")
 
 
@@ -77,7 +78,7 @@ def test_where_no_size_can_be_judged_nothing_is(shipped: bool) -> None:
 
 
 def _tried(*causes: tuple[str, float, float]) -> list[Tried]:
-    return [Tried(cause, cause, SIZES, SIZES * 1e-9, score, chance) for cause, score, chance in causes]
+    return [Tried(cause, cause, SIZES, TIMES, score, chance) for cause, score, chance in causes]
 
 
 @pytest.mark.parametrize(
