@@ -1,12 +1,14 @@
-"""Where the shipped files lie, and files that are either complete or not there."""
+"""Where the shipped files lie, files that are either complete or not there, and cells of CSV that are no formulas."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from commsim.errors import CommsimError
 
@@ -20,18 +22,25 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
     """Write `content` to `path` under a temporary name in the same folder, then rename; returns `path`.
 
     Missing folders are made. A reader sees the old file or the new one, never half of it, and whatever
-    interrupts the writing leaves no temporary file behind. Raises CommsimError where the place cannot be
-    written.
+    interrupts the writing leaves no temporary file behind. A link stays and its target is written; a device or a pipe
+    is written into. Raises CommsimError where the place cannot be written.
     """
-    temporary = None
+    raw, temporary = content.encode() if isinstance(content, str) else content, None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{path.name[:80]}."
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
+        if _is_special(path):
+            with path.open("wb") as stream:
+                stream.write(raw)
+            return path
+        place = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{place.name[:80]}."
+        descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=prefix, suffix=".part")
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.write(raw)
             os.fchmod(stream.fileno(), 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
-        Path(temporary).replace(path)
+        Path(temporary).replace(place)
         temporary = None
     except OSError as fault:
         raise CommsimError(f"{path}: cannot be written: {fault.strerror or fault}") from None
@@ -39,6 +48,11 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
     return path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path, or what it is a link to, is a device, a pipe or a socket: neither a file nor a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def text_within(path: Path, most: int) -> str | None:
@@ -49,6 +63,31 @@ def text_within(path: Path, most: int) -> str | None:
     with path.open("rb") as stream:
         raw = stream.read(most + 1)
     return None if len(raw) > most else raw.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def safe_cell(cell: Any) -> Any:
+    """A cell of CSV that no spreadsheet takes for a formula: text that could be one begins with an apostrophe.
+
+    Other values and numbers in text stay; `plain_cell` undoes it. Source: OWASP, "CSV Injection".
+
+    >>> safe_cell("=1+1"), safe_cell("-2.5"), safe_cell(7), safe_cell("all_reduce")
+    ("'=1+1", '-2.5', 7, 'all_reduce')
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def plain_cell(text: str) -> str:
+    """What `safe_cell` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # apostrophes of its own too: what is written reads back
 
 
 def slug(name: str, unnamed: str) -> str:
@@ -66,6 +105,10 @@ def check_writable(path: Path) -> None:
     """CommsimError where `write_atomically` would find no place for a file; before work that takes minutes."""
     if path.is_dir():
         raise CommsimError(f"{path}: cannot be written: it is a folder")
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise CommsimError(f"{path}: cannot be written: no permission")
+        return
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir():
         raise CommsimError(f"{path}: cannot be written: {nearest} is no folder")

@@ -20,8 +20,9 @@ import numpy as np
 from verdict_causes import degraded_offs, degraded_spread, named_causes, section
 from verdict_spread import tail_of
 
-from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of
+from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of, state_of
 from commsim.accuracy.posterior import band_of
+from commsim.accuracy.whatif import FITS
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
 
@@ -122,11 +123,7 @@ def state(
     parts = list(parts_of(log.large, ratio, known))
     if others is not None:
         parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
-    if any(p.is_slow for p in parts):
-        return "slower"
-    if any(p.is_fast for p in parts):
-        return "faster"
-    return "as expected" if parts[0].tells else "unjudged"
+    return state_of(parts)
 
 
 STATES = ("slower", "unjudged", "as expected", "faster")
@@ -167,11 +164,17 @@ def table(of: Sequence[Log]) -> str:
     return "\n".join(lines)
 
 
+def nearer(of: Sequence[Log], off: float) -> float:
+    """Share of logs whose mean |ln(measured / predicted)| is at most so much."""
+    return float(np.mean([np.mean(np.abs(log.ratio)) <= off for log in of]))
+
+
 def page(of: Sequence[Log]) -> str:
     """The page of the documentation."""
     known = known_without(of, None)
+    yes = [log for log in of if log.healthy == "yes"]
     wrong = sorted(
-        (log for log in of if log.healthy == "yes" and state(log, known_without(of, log.system)) == "slower"),
+        (log for log in yes if state(log, known_without(of, log.system)) == "slower"),
         key=lambda log: log.slug,
     )
     return f"""# How often a verdict is wrong
@@ -182,8 +185,10 @@ Written by `python validation/verdicts.py --write`; do not edit by hand.
 above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are
 known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
 and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
-slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where a machine twice as slow might look like this
-one. A prediction whose parameters are the machine's own (`params`, `library.measured`) is held against its own band.
+slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
+like this one. A part most of whose sizes lie within a band that reaches to twice the predicted time is not called
+slower or faster either; the table knows no bands, and counts it. A prediction whose parameters are the machine's own
+(`params`, `library.measured`) is held against its own band.
 
 Each log below is judged without its own system. Percent of logs:
 
@@ -203,6 +208,9 @@ Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong
 Several logs of one machine are judged beside each other where that tells more: a log against the middle of the others
 that are as expected. It does for small messages. For large ones the logs of one system, of other nodes, collectives and
 settings, differ among each other as much as systems do, so they stay judged by these.
+
+A cause is named where its simulation is at most {100 * math.expm1(FITS):.0f} % off the curve, as a mean factor;
+{100 * nearer(yes, FITS):.0f} % of the healthy logs are so near to their prediction.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
 logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of

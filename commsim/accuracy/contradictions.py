@@ -24,22 +24,19 @@ def contradictions(scenario: Scenario, curve: Curve) -> list[str]:
     """Sentences on what the log of a curve says against its scenario, the gravest first; a wrong GPU before all."""
     facts = facts_of(curve)
     topology = build_topology(scenario)
-    return [*_machine(topology, facts), *(_library(scenario, facts) if scenario.library.name == "nccl" else ())]
+    other = (*_other_machine(topology, facts), *_machine(topology, facts))
+    return [*other, *(_library(scenario, facts) if scenario.library.name == "nccl" else ())]
 
 
-def _machine(topology: Topology, facts: LogFacts) -> Iterator[str]:
-    model = topology.gpu.model
+def other_machine(scenario: Scenario, curve: Curve) -> str:
+    """That the log is of other GPUs, or of another number of ranks on a host: nothing can be judged; else blank."""
+    return next(_other_machine(build_topology(scenario), facts_of(curve)), "")
+
+
+def _other_machine(topology: Topology, facts: LogFacts) -> Iterator[str]:
+    model, hosts, each = topology.gpu.model, facts.nodes, facts.ranks_per_node
     if facts.gpu and gpu_name(facts.gpu) and not is_gpu(facts.gpu, model):
         yield f"the log is of {facts.gpu}, the prediction of {model}"
-    if facts.mixed_gpus:
-        yield f"the log is of GPUs of several kinds ({facts.mixed_gpus}), the prediction of {model} alone"
-    if facts.shared_gpus:
-        yield f"the log has {facts.shared_gpus}, the prediction a GPU for every rank"
-    if topology.nodes > 1 and facts.network == "ethernet" and topology.network != "ethernet":
-        yield f"NCCL says in the log that it uses TCP sockets, the prediction is of {topology.network}"
-    if topology.nodes > 1 and facts.nics is not None and facts.nics < topology.nics_per_node <= SERVER:
-        yield f"NCCL lists {facts.nics} NICs of a host in the log, the prediction has {topology.nics_per_node}"
-    hosts, each = facts.nodes, facts.ranks_per_node
     if hosts is None or each is None or facts.ranks != topology.world_size:
         return
     a_rack = topology.ranks_per_node > each and topology.has_nvswitch and topology.ranks_per_node > SERVER
@@ -48,6 +45,18 @@ def _machine(topology: Topology, facts: LogFacts) -> Iterator[str]:
             f"the log is of {hosts} hosts with {each} ranks each, the prediction of {topology.nodes} nodes with "
             f"{topology.ranks_per_node}"
         )
+
+
+def _machine(topology: Topology, facts: LogFacts) -> Iterator[str]:
+    model = topology.gpu.model
+    if facts.mixed_gpus:
+        yield f"the log is of GPUs of several kinds ({facts.mixed_gpus}), the prediction of {model} alone"
+    if facts.shared_gpus:
+        yield f"the log has {facts.shared_gpus}, the prediction a GPU for every rank"
+    if topology.nodes > 1 and facts.network == "ethernet" and topology.network != "ethernet":
+        yield f"NCCL says in the log that it uses TCP sockets, the prediction is of {topology.network}"
+    if topology.nodes > 1 and facts.nics is not None and facts.nics < topology.nics_per_node <= SERVER:
+        yield f"NCCL lists {facts.nics} NICs of a host in the log, the prediction has {topology.nics_per_node}"
 
 
 def _library(scenario: Scenario, facts: LogFacts) -> Iterator[str]:

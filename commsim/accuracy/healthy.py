@@ -93,6 +93,7 @@ class Sizes:
     middle: float
     spread: Tail
     own: bool = False  # the spread is that about this machine's other logs
+    told: bool = True  # few of its sizes lie within a band that holds a machine half as fast too
 
     @property
     def as_slow(self) -> float:
@@ -115,9 +116,23 @@ class Sizes:
         return 1.0 - self.spread.above(self.middle - math.log(2.0)) < MISSED
 
     @property
+    def state(self) -> str:
+        """``slower``, ``faster`` or ``as expected``; ``unjudged`` where a machine half as fast may look like it."""
+        if self.is_slow or self.is_fast:
+            off = "slower" if self.is_slow else "faster"
+            return off if self.told else "unjudged"
+        return "as expected" if self.tells else "unjudged"
+
+    @property
     def words(self) -> str:
         """Which sizes."""
         return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
+
+
+def state_of(of: Sequence[Sizes]) -> str:
+    """The state of a curve: the gravest of its parts'."""
+    states = [part.state for part in of]
+    return next(state for state in ("slower", "faster", "unjudged", "as expected") if state in states)
 
 
 def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -> Sizes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
-from commsim.accuracy.whatif import Tried, indistinct, likely, predicted_curve
+from commsim.accuracy.whatif import Tried, likely, named, predicted_curve
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -45,11 +46,15 @@ MOST_TABLES = 128
 
 
 def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
-    """Predictions, of which there may be none, and measured curves; every file that cannot be read is a fault."""
+    """Predictions, of which there may be none, and measured curves; every file that cannot be read is a fault.
+
+    A file that is given again counts once, with a note.
+    """
     predictions: list[CurveSource] = []
     measured: list[Curve] = []
     faults: list[str] = []
-    for path in files:
+    given = Counter(path.resolve() for path in files)
+    for path in {path.resolve(): path for path in files}.values():
         try:
             if path.suffix in (".yaml", ".yml"):
                 folder = Path("out") / path.stem
@@ -60,7 +65,9 @@ def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
             scenario: Scenario | None = None
             for curve in read_measured(path):
                 if curve.kind == "measured":
-                    measured.append(curve)
+                    again = (f"{path} was given {given[path.resolve()]} times, and counts once",)
+                    notes = curve.notes + again * (given[path.resolve()] > 1)
+                    measured.append(replace(curve, notes=notes))
                     continue
                 if scenario is None and beside.is_file():
                     scenario = next((s for s in load_scenarios(beside) if s.name == curve.name), None)
@@ -83,6 +90,12 @@ def contradicted(source: CurveSource, curve: Curve) -> tuple[str, ...]:
     return () if source.scenario is None else tuple(contradictions(source.scenario, curve))
 
 
+def _other_machine(source: CurveSource, curve: Curve) -> str:
+    from commsim.accuracy.contradictions import other_machine
+
+    return "" if source.scenario is None else other_machine(source.scenario, curve)
+
+
 def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[CurveSource, Verdict]]:
     """Every measured curve with every prediction of its collective; a curve that fits none is a fault."""
     paired: list[tuple[CurveSource, Verdict]] = []
@@ -101,7 +114,8 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
                 if line is None and source.scenario is not None:
                     line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes], curve)
                 if line is not None:
-                    verdicts.append((source, verdict(compare(line, curve), as_shipped=source.is_as_shipped)))
+                    one = verdict(compare(line, curve), as_shipped=source.is_as_shipped)
+                    verdicts.append((source, replace(one, other_machine=_other_machine(source, curve))))
             except CommsimError as error:
                 reasons += [str(error), *(f"{curve.name}: {line}" for line in contradicted(source, curve))]
         faults += reasons if not verdicts else []
@@ -119,7 +133,8 @@ def judged(
 ) -> tuple[Verdict, list[Tried]]:
     """The verdict with the what-ifs that fit, tried where the curve is not as expected or far from the middle."""
     # A wide band holds much: a curve within it, but far from its middle, is looked at as well.
-    if not what_if or source.scenario is None or (verdict.state == "as expected" and verdict.distance < FAR):
+    near = verdict.state == "as expected" and verdict.distance < FAR
+    if not what_if or source.scenario is None or near or verdict.state == "wrong" or verdict.other_machine:
         return verdict, []
     return verdict, likely(source.scenario, verdict.comparison.measured, progress)
 
@@ -132,7 +147,7 @@ def apart(source: CurveSource, verdict: Verdict, tried: Sequence[Tried]) -> str:
     if source.scenario is None:
         return ""
     kinds: dict[str, str] = {}
-    for each in indistinct(tried):
+    for each in named(tried):
         kinds.setdefault(each.kind, each.cause)
     if len(kinds) < 2:
         return ""

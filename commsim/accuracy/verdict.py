@@ -6,13 +6,13 @@ A prediction as shipped is of any machine of the kind: the curve as a whole is h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from commsim.accuracy.compare import Comparison
-from commsim.accuracy.healthy import Sizes, parts
+from commsim.accuracy.healthy import LARGE_ABOVE, Sizes, parts, state_of
 from commsim.measure.records import Curve
 from commsim.units import format_bytes
 
@@ -40,6 +40,7 @@ class Verdict:
     high: Float64
     assumed: bool  # the prediction came without a band
     parts: tuple[Sizes, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
+    other_machine: str = ""  # that the log is of another one than was predicted, in words
 
     @property
     def ratio(self) -> Float64:
@@ -52,23 +53,27 @@ class Verdict:
         return (self.ratio >= self.low) & (self.ratio <= self.high)
 
     @property
+    def judged(self) -> npt.NDArray[np.bool_]:
+        """Which sizes can be: those beyond their band, and those whose band holds no machine twice as slow."""
+        return ~self.within | (self.high < WIDE)
+
+    @property
     def state(self) -> str:
         """``wrong``: results were; ``slower``, ``faster``, ``as expected``, or ``unjudged`` where it cannot be told."""
         if self.comparison.measured.wrong_rows:
             return "wrong"
+        if self.other_machine or not self.judged.any():
+            return "unjudged"
+        state = self._of_rows()
+        return "unjudged" if self.comparison.measured.skipped_lines and state != "slower" else state
+
+    def _of_rows(self) -> str:
         if self.parts:
-            return self._of_parts()
+            return state_of(self.parts)
         slow, fast = np.count_nonzero(self.ratio > self.high), np.count_nonzero(self.ratio < self.low)
-        if np.count_nonzero(self.within) >= MOST * self.comparison.n:
+        if np.count_nonzero(self.within & self.judged) >= MOST * np.count_nonzero(self.judged):
             return "unjudged" if np.median(self.high) >= WIDE else "as expected"
         return "slower" if slow >= fast else "faster"
-
-    def _of_parts(self) -> str:
-        if any(part.is_slow for part in self.parts):
-            return "slower"
-        if any(part.is_fast for part in self.parts):
-            return "faster"
-        return "as expected" if self.parts[0].tells else "unjudged"
 
     @property
     def distance(self) -> float:
@@ -77,8 +82,12 @@ class Verdict:
 
     def of_size(self, i: int) -> str:
         """The verdict of one size."""
+        if self.comparison.size_bytes[i] in self.comparison.measured.wrong_bytes:
+            return "wrong data"
+        if self.other_machine:
+            return "cannot judge"
         if self.within[i]:
-            return "as expected" if self.high[i] < WIDE else "cannot judge"
+            return "as expected" if self.judged[i] else "cannot judge"
         factor = float(self.ratio[i])
         return f"slower x{factor:.2f}" if factor > 1 else f"faster x{1 / factor:.2f}"
 
@@ -86,12 +95,24 @@ class Verdict:
         """The answer in one line."""
         state, name = self.state, self.comparison.measured.name
         if state == "wrong":
-            return f"{name}: {self._wrong()}"
+            return f"{name}: {self._wrong()}{self._unread()}"
+        if self.other_machine:
+            return f"{name}: cannot judge: {self.other_machine}"
+        if self.comparison.measured.skipped_lines and state == "unjudged":
+            return f"{name}: cannot judge{self._unread()}; of the others: {self._of_readable(cause)}"
+        return f"{name}: {self._of_readable(cause)}{self._unread()}"
+
+    def _unread(self) -> str:
+        n = self.comparison.measured.skipped_lines
+        return f"; {n} row{'s' * (n > 1)} of the log cannot be read" if n else ""
+
+    def _of_readable(self, cause: str) -> str:
+        state = self._of_rows() if self.judged.any() else "unjudged"
         if state == "unjudged":
-            return f"{name}: {self._unjudged()}"
+            return self._unjudged() + (f"; nearer to: {cause}" if cause else "")
         if state == "as expected":
-            return f"{name}: {self._expected()}" + (f"; nearer to: {cause}" if cause else "")
-        return f"{name}: {self._off(state)}" + (f"; likely cause: {cause}" if cause else "")
+            return self._expected() + (f"; nearer to: {cause}" if cause else "")
+        return self._off(state) + (f"; likely cause: {cause}" if cause else "")
 
     def _wrong(self) -> str:
         n = self.comparison.measured.wrong_rows
@@ -100,38 +121,55 @@ class Verdict:
         )
 
     def _unjudged(self) -> str:
-        if not self.parts:
+        doubtful = [part for part in self.parts if part.state == "unjudged"]
+        if not doubtful:
             return f"cannot judge: {_WIDE_BAND}; give one number of this machine (library.measured), or other sizes"
-        part = self.parts[0]
-        return (
-            f"cannot judge: x{np.exp(part.middle):.2f} {part.words}, where healthy machines differ so much that one "
-            "half as fast may look like this; expected sizes above 1 MiB or one number of this machine "
-            "(library.measured)"
-        )
+        texts = [f"x{np.exp(p.middle):.2f} {p.words}, {_TWICE if p.told else _WIDE_BAND}" for p in doubtful]
+        texts += self._others("unjudged")
+        large = "sizes above 1 MiB or " if all(part.name == "small" for part in self.parts) else ""
+        return f"cannot judge: {'; '.join(texts)}; expected {large}one number of this machine (library.measured)"
 
     def _expected(self) -> str:
-        inside, n = np.count_nonzero(self.within), self.comparison.n
-        text = (
-            f"as expected: {inside} of {n} sizes within the band, {np.median(self.ratio):.2f} times the predicted time "
-            "at the median size"
-        )
-        return text + (f"; {self.parts[0].words} {_share(self.parts[0])}" if self.parts else "")
+        inside, n = int(np.count_nonzero(self.within & self.judged)), int(np.count_nonzero(self.judged))
+        middle = f"{np.median(self.ratio):.2f} times the predicted time at the median size"
+        of = f"; {self.parts[0].words} {_share(self.parts[0])}" if self.parts else ""
+        if 2 * inside < n:
+            return f"as healthy machines may be, yet beyond the band of most: {self._counted(inside)}, {middle}{of}"
+        return f"as expected: {self._counted(inside)}, {middle}{of}"
+
+    def _counted(self, inside: int) -> str:
+        """How many of the sizes that can be judged are within the band, and how many cannot."""
+        judged, n = int(np.count_nonzero(self.judged)), self.comparison.n
+        if judged == n:
+            return f"{inside} of {n} sizes within the band"
+        return f"{inside} of {judged} judged sizes within the band ({n - judged} cannot be judged)"
 
     def _off(self, state: str) -> str:
         sign = 1.0 if state == "slower" else -1.0
         if self.parts:
-            part = next(p for p in self.parts if (p.is_slow if sign > 0 else p.is_fast))
-            return f"{state} than expected: x{np.exp(sign * part.middle):.2f} {part.words} ({_share(part)})"
+            part = next(p for p in self.parts if p.state == state)
+            text = f"{state} than expected: x{np.exp(sign * part.middle):.2f} {part.words} ({_share(part)})"
+            return "; ".join([text, *self._others(state)])
         side = self.ratio > self.high if sign > 0 else self.ratio < self.low
         factor = float(np.median(self.ratio[side])) ** sign
         size = self.comparison.size_bytes[side]
+        judged = "" if self.judged.all() else "judged "
         return (
-            f"{state} than expected: x{factor:.2f} at {np.count_nonzero(side)} of {self.comparison.n} sizes, "
-            f"{format_bytes(int(size[0]))} to {format_bytes(int(size[-1]))}"
+            f"{state} than expected: x{factor:.2f} at {np.count_nonzero(side)} of {np.count_nonzero(self.judged)} "
+            f"{judged}sizes, {format_bytes(int(size[0]))} to {format_bytes(int(size[-1]))}"
         )
+
+    def _others(self, state: str) -> list[str]:
+        """That large messages are as expected, where the verdict is of small ones."""
+        return [
+            f"{part.words} as expected: x{np.exp(part.middle):.2f}"
+            for part in self.parts
+            if part.name == "large" and state != part.state == "as expected"
+        ]
 
 
 _WIDE_BAND = "within a band so wide that it holds a machine half as fast"
+_TWICE = "where healthy machines differ so much that one half as fast may look like this"
 
 
 def _share(part: Sizes) -> str:
@@ -150,7 +188,17 @@ def verdict(comparison: Comparison, *, as_shipped: bool = False) -> Verdict:
         ones = np.ones(comparison.n)
         return Verdict(comparison, ones / (1 + DEFAULT_BAND), ones * (1 + DEFAULT_BAND), assumed=True)
     low, high = (_at(p, factor / p.time_s, comparison) for factor in (p.low_s, p.high_s))
-    return Verdict(comparison, low, high, False, tuple(parts(comparison)) if as_shipped else ())
+    of_sizes = Verdict(comparison, low, high, assumed=False)
+    return (
+        replace(of_sizes, parts=tuple(_told(part, of_sizes) for part in parts(comparison))) if as_shipped else of_sizes
+    )
+
+
+def _told(part: Sizes, verdict: Verdict) -> Sizes:
+    """A part with whether at least half of its sizes can be judged by their band."""
+    large = verdict.comparison.size_bytes > LARGE_ABOVE
+    rows = verdict.judged[large if part.name == "large" else ~large]
+    return replace(part, told=bool(2 * np.count_nonzero(rows) >= rows.size))
 
 
 def _at(predicted: Curve, factor: Float64, comparison: Comparison) -> Float64:

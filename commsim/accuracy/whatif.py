@@ -25,6 +25,10 @@ MOST_SIZES = 12
 NAMED = 0.05
 """Least probability of a cause that is named."""
 
+FITS = 0.34
+"""Mean |ln(measured / time)| up to which an explanation fits: 95 % of healthy logs are as near to their prediction
+(docs/accuracy-verdicts.md)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Tried:
@@ -105,6 +109,12 @@ def likely(
 def indistinct(tried: Sequence[Tried]) -> list[Tried]:
     """The most probable cause, and those that a curve cannot tell from it: at least a third as probable."""
     return [t for t in tried if t.cause != AS_PREDICTED and 3 * t.probability >= tried[0].probability]
+
+
+def named(tried: Sequence[Tried]) -> list[Tried]:
+    """Those of `indistinct` that explain a curve: nearer to it than the prediction, and as near as healthy machines."""
+    own = next((t.score for t in tried if t.cause == AS_PREDICTED), np.inf)
+    return [t for t in indistinct(tried) if t.score < own and t.score <= FITS]
 
 
 def _telling(size_bytes: npt.NDArray[np.int64], off: Float64, known: Healthy) -> npt.NDArray[np.bool_]:

@@ -105,6 +105,7 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
     size, time_s, low_s, high_s = _fold(sizes, np.array([t for _, t, _ in kept]))
     both = [math.nan if row.in_place.wrong else row.in_place.time_us * 1e-6 for row, _, _ in kept]
     in_place = _fold(sizes, np.array(both))[1]
+    wrong = [row.size for row, _, _ in kept if row.out_of_place.wrong + row.in_place.wrong]
     notes += _wrong(kept)
     dtype, redop, root = rows[0].key
     return Curve(
@@ -124,7 +125,8 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
         env=dict(table.env),
         source=str(path),
         skipped_lines=skipped + len(rows) - len(kept),
-        wrong_rows=sum(row.out_of_place.wrong + row.in_place.wrong > 0 for row, _, _ in kept),
+        wrong_rows=len(wrong),
+        wrong_bytes=tuple(wrong),
         time_from=origins.pop() if len(origins) == 1 else "mixed",
         notes=tuple(notes),
     )
@@ -207,7 +209,8 @@ def _joined(first: Curve, second: Curve) -> Curve:
         name: np.concatenate([getattr(first, name), getattr(second, name)])[order] for name in names
     }
     notes = tuple(dict.fromkeys(first.notes + second.notes))
-    sums = {name: getattr(first, name) + getattr(second, name) for name in ("skipped_lines", "wrong_rows")}
+    summed = ("skipped_lines", "wrong_rows", "wrong_bytes")
+    sums = {name: getattr(first, name) + getattr(second, name) for name in summed}
     return replace(first, **joined, **sums, notes=notes)
 
 

@@ -18,6 +18,7 @@ from typing import TextIO
 import numpy as np
 
 from commsim.errors import Fault, LogFormatError
+from commsim.files import plain_cell
 from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
 from commsim.measure.rows import Group, LogTable, TableRow
@@ -65,7 +66,7 @@ class CsvRecord:
     def __getitem__(self, name: str) -> str:
         """A field of a column that the header has."""
         at = self.header.index(name)
-        return self.fields[at].strip() if at < len(self.fields) else ""
+        return plain_cell(self.fields[at].strip()) if at < len(self.fields) else ""
 
     def get(self, name: str) -> str:
         """A field, empty where there is no such column."""

@@ -87,6 +87,7 @@ class Curve:
     source: str = ""
     skipped_lines: int = 0
     wrong_rows: int = 0  # with elements of the result that were wrong
+    wrong_bytes: tuple[int, ...] = ()  # their sizes
     time_from: str = "out_of_place"  # | in_place | busbw | in_place_busbw | mixed
     notes: tuple[str, ...] = ()
 

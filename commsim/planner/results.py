@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commsim.errors import CommsimError
+from commsim.files import safe_cell
 from commsim.planner.journal import read_journal
 
 
@@ -58,7 +59,7 @@ def as_csv(points: list[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns(points), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat_rows(points))
+    writer.writerows({name: safe_cell(cell) for name, cell in row.items()} for row in flat_rows(points))
     return text.getvalue()
 
 

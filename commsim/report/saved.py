@@ -13,6 +13,7 @@ import numpy as np
 
 from commsim.engine.usage import KindUse, LinkUse, Use
 from commsim.errors import CommsimError
+from commsim.files import plain_cell
 from commsim.measure.records import Curve
 from commsim.scenario.item import Item, Row
 from commsim.units import GIGA
@@ -102,7 +103,8 @@ def csv_rows(path: Path) -> Iterator[dict[str, str]]:
     refuse_large(path)
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            yield from csv.DictReader(stream)
+            for row in csv.DictReader(stream):
+                yield {name: plain_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
     except (csv.Error, OSError) as fault:
         raise CommsimError(f"{path}: cannot be read as CSV: {fault}") from None
 

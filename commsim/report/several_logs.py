@@ -22,7 +22,9 @@ def overall(verdicts: Sequence[Verdict]) -> str:
     state = next(s for s in GRAVEST if count[s])
     words = {"wrong": "wrong data", "unjudged": "cannot judge"}.get(state, state)
     rest = ", ".join(f"{count[s]} {s}" for s in GRAVEST if s != state and count[s])
-    return f"overall: {words}: {count[state]} of {len(verdicts)} logs" + (f" ({rest})" if rest else "")
+    logs = len({v.comparison.measured.source or id(v.comparison.measured) for v in verdicts})
+    of = "logs" if logs == len(verdicts) else f"curves of {logs} log{'s' * (logs > 1)}"
+    return f"overall: {words}: {count[state]} of {len(verdicts)} {of}" + (f" ({rest})" if rest else "")
 
 
 def logs_table(verdicts: Sequence[Verdict]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from commsim.files import safe_cell
 from commsim.measure.records import RESULT_COLUMNS
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, gb_per_s, microseconds
@@ -25,10 +26,10 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[int] = range(1)) -> l
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """CSV of rows, the first of them the header: floats with nine digits, nothing for None."""
+    """CSV of rows, the first of them the header: nine digits of floats, nothing for None, no formulas."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerows([f"{v:.9g}" if isinstance(v, float) else v for v in row] for row in rows)
+    writer.writerows([f"{v:.9g}" if isinstance(v, float) else safe_cell(v) for v in row] for row in rows)
     return stream.getvalue()
 
 

@@ -13,7 +13,7 @@ from commsim.accuracy.compare import BAND_LABELS, BANDS, Comparison
 from commsim.accuracy.healthy import RARE
 from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
-from commsim.accuracy.whatif import Tried, indistinct
+from commsim.accuracy.whatif import Tried, named
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
 from commsim.report.tables import csv_text, format_time_us
 from commsim.units import GIGA, microseconds
@@ -89,7 +89,9 @@ MOST_CAUSES = 3
 
 def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
     """The verdict in one line, with the causes that are most probable."""
-    alike = indistinct(tried)[:MOST_CAUSES]
+    alike = named(tried)[:MOST_CAUSES]
+    if tried and not alike and verdict.state in ("slower", "faster"):
+        return f"{verdict.sentence()}; no cause that is known fits"
     return verdict.sentence(", or ".join(f"{t.cause} ({chance(t)}, {fit(t)})" for t in alike))
 
 
@@ -154,6 +156,7 @@ def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
         "answer": answer_line(verdict, tried),
         "state": verdict.state,
         "healthy_as_slow": {part.name: part.as_slow for part in verdict.parts},
+        "parts": {part.name: part.state for part in verdict.parts},
         "wrong_sizes": c.measured.wrong_rows,
         "sizes": [
             {

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from commsim.document.types import show
 from commsim.errors import CommsimError, LogFormatError, UnitError
-from commsim.files import check_writable, write_atomically
+from commsim.files import check_writable, safe_cell, write_atomically
 from commsim.units import microseconds, parse_bytes
 
 LAST_KNOT = 1 << 34
@@ -148,7 +148,7 @@ class CostTable:
         text = StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(("curve", "collective", "n_ranks", "size_bytes", "dtype", "redop", "time_us"))
-        same = [facts.get(key) for key in ("machine", "collective", "n_ranks")]
+        same = [safe_cell(facts.get(key)) for key in ("machine", "collective", "n_ranks")]
         type_of = [facts.get("dtype"), facts.get("redop") or "none"]
         for size, seconds in zip(*self.knots(), strict=True):
             if size:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_text import log_text
 
-from commsim.accuracy.contradictions import contradictions
+from commsim.accuracy.contradictions import contradictions, other_machine
 from commsim.accuracy.from_log import LogMachine, source_of
 from commsim.accuracy.gpu_name import gpu_name, is_gpu
 from commsim.accuracy.log_facts import facts_of
@@ -166,12 +166,13 @@ def test_what_a_log_says_against_its_scenario_comes_the_gravest_first(tmp_path: 
     said = contradictions(source.scenario.model_copy(update={"library": library}), curve)
     assert said == [
         "the log is of NVIDIA A100-SXM4-80GB, the prediction of H100 SXM5",
-        "NCCL says in the log that it uses TCP sockets, the prediction is of infiniband",
         "the log is of 2 hosts with 8 ranks each, the prediction of 4 nodes with 4",
+        "NCCL says in the log that it uses TCP sockets, the prediction is of infiniband",
         "the log is of NCCL 2.18.5, the prediction of 2.26.2",
         "the log is of one process for all GPUs of a node, the prediction of a process or thread for each GPU "
         "(library.launch_mode=one_process)",
     ]
+    assert other_machine(source.scenario, curve) == said[0]
 
 
 def test_a_log_does_not_contradict_its_own_machine(tmp_path: Path) -> None:
@@ -179,4 +180,5 @@ def test_a_log_does_not_contradict_its_own_machine(tmp_path: Path) -> None:
     source, taken = source_of(curve, machines_for([curve], None, nobody)[0])
     assert source.scenario is not None
     assert contradictions(source.scenario, curve) == []
+    assert other_machine(source.scenario, curve) == ""
     assert taken == ()

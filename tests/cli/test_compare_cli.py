@@ -54,8 +54,8 @@ def test_a_curve_as_predicted_is_as_expected(scenario: Path, tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     first = result.stdout.splitlines()[0]
     assert first == (
-        "log: as expected: 8 of 8 sizes within the band, 1.02 times the predicted time at the median size; above 1 MiB "
-        "44 % of healthy machines are as slow"
+        "log: as expected: 3 of 3 judged sizes within the band (5 cannot be judged), 1.02 times the predicted time at "
+        "the median size; above 1 MiB 44 % of healthy machines are as slow"
     )
     assert {p.name for p in (tmp_path / "o").iterdir()} == {"comparison.csv", "comparison.png", "comparison.svg"}
 
@@ -213,7 +213,8 @@ def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
     result = compare(log, tmp_path / "r", scenario, tmp_path / "log.csv", "--no-what-if")
     assert result.exit_code == 0, result.output
     answers = [line for line in result.stdout.splitlines() if line.startswith("log: ")]
-    assert len(answers) == 4  # two logs with two predictions
+    assert len(answers) == 2  # one log, given twice, with two predictions
+    assert result.stdout.count("log.csv was given 2 times, and counts once") == 2
     assert (tmp_path / "r" / "comparison.png").is_file()
 
 

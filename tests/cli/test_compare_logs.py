@@ -53,7 +53,7 @@ def test_a_log_alone_has_a_verdict_after_what_was_assumed(tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     first, second = done.stdout.splitlines()[:2]
     assert first.startswith("# machine: hgx-h100, 1 node of 8 x H100 SXM5; ")
-    assert second.startswith("log: as expected: 6 of 6 sizes within the band, 1.00 times")
+    assert second.startswith("log: as expected: 4 of 4 judged sizes within the band (2 cannot be judged), 1.00")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.log"]  # nothing is written unasked
 
 
@@ -114,6 +114,50 @@ def test_another_gpu_than_asked_for_is_said_first(tmp_path: Path) -> None:
     first = done.stdout.splitlines()[0]
     assert first.startswith("# the log contradicts the machine: the log is of NVIDIA H100 80GB HBM3, ")
     assert first.endswith("the prediction of A100 SXM4")
+
+
+@pytest.mark.parametrize(("factor", "hosts"), [(1.0, ("n0",)), (9.0, ("n0",)), (1.0, ("a", "b"))])
+def test_of_another_machine_than_asked_for_nothing_is_judged(
+    tmp_path: Path, factor: float, hosts: tuple[str, ...]
+) -> None:
+    path = tmp_path / "log.log"
+    path.write_text(log_text(hosts=hosts, each=8 // len(hosts), times_us=times(factor)))
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(SCENARIO.replace("hgx-h100", "dgx-a100") if len(hosts) == 1 else SCENARIO)
+    done = compare(scenario, path, "--no-plot", "--fail-on", "unjudged")
+    assert done.exit_code == 1, done.output
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("log: "))
+    assert answer.startswith("log: cannot judge: the log is of ")
+    assert done.stdout.count("  cannot judge") == len(SIZES)
+    assert "what if" not in done.stdout
+
+
+@pytest.mark.parametrize("time", ["nan", "-60.00", "1e308", "0.00"])
+def test_a_log_with_rows_that_cannot_be_read_is_not_as_expected(tmp_path: Path, time: str) -> None:
+    path = written(tmp_path)
+    *head, last = path.read_text().splitlines()
+    words = last.split()
+    path.write_text("\n".join([*head, " ".join([*words[:5], time, *words[6:]])]) + "\n")
+    done = compare(path, "--fail-on", "unjudged", "--no-what-if")
+    assert done.exit_code == 1, done.output
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("log: "))
+    assert answer.startswith("log: cannot judge; 1 row of the log cannot be read; of the others: as expected: 3 of 3")
+
+
+def test_wrong_results_have_no_causes(tmp_path: Path) -> None:
+    done = compare(written(tmp_path, wrong=3, factor=4.0), "--fail-on", "wrong")
+    assert done.exit_code == 1
+    assert done.stdout.count("  wrong data") == len(SIZES)
+    assert "what if" not in done.stdout
+    assert "apart" not in done.stdout
+
+
+def test_the_curves_of_one_log_are_called_so(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    text = path.read_text()
+    path.write_text(text * 2)
+    lines = compare(path, path, "--no-what-if").stdout.splitlines()
+    assert "overall: as expected: 2 of 2 curves of 1 log" in lines
 
 
 def test_contradictions_with_a_scenario_are_said_first(tmp_path: Path) -> None:
