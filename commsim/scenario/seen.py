@@ -131,9 +131,9 @@ def validity_of(scenario: Setting) -> Validity | None:
 
 
 def _of_file(name: str, file: ParamsFile) -> Validity:
-    bands = [(b.low, b.high) if b is not None else None for b in (file.band, file.band_left_out)]
+    band, left_out = ((b.low, b.high) if b is not None else None for b in (file.band, file.band_left_out))
     version = str(file.conditions.get("version", ""))
-    return Validity(name, file.seen, version, *bands, file.conditions, file.errors, file.slower)
+    return Validity(name, file.seen, version, band, left_out, file.conditions, file.errors, file.slower)
 
 
 def version_words(version: Version | None) -> str:
