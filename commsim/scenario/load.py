@@ -27,7 +27,6 @@ from commsim.document import (
 from commsim.document.types import KeyFaults, show, suggest
 from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.files import data_root
-from commsim.scenario.machine_in_name import with_machine_named
 from commsim.scenario.nccl_env import unknown_names
 from commsim.scenario.schema import Scenario
 from commsim.topology.presets import preset_names
@@ -127,8 +126,11 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
         faults += [f for f in its_faults if not any(_echoes(f, refused) for refused in unread)]
         if scenario is None:
             continue
-        title = with_machine_named(scenario.name, overrides, scenario.topology, path.parent, LONGEST_NAME)
-        scenario = scenario.model_copy(update={"name": title})
+        if overrides:
+            from commsim.scenario.machine_in_name import with_machine_named
+
+            title = with_machine_named(scenario.name, overrides, scenario.topology, path.parent, LONGEST_NAME)
+            scenario = scenario.model_copy(update={"name": title})
         line = names.setdefault(scenario.slug, document.marks.get(("name",), (0, 0))[0])
         if scenarios and any(s.slug == scenario.slug for s in scenarios):
             message = f"found the name {scenario.name!r} again (first on line {line}), expected another"

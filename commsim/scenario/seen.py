@@ -133,7 +133,8 @@ def validity_of(scenario: Setting) -> Validity | None:
 def _of_file(name: str, file: ParamsFile) -> Validity:
     band, left_out = ((b.low, b.high) if b is not None else None for b in (file.band, file.band_left_out))
     version = str(file.conditions.get("version", ""))
-    return Validity(name, file.seen, version, band, left_out, file.conditions, file.errors, file.slower)
+    errors = {str(kind): error for kind, error in file.errors.items()}
+    return Validity(name, file.seen, version, band, left_out, file.conditions, errors, file.slower)
 
 
 def version_words(version: Version | None) -> str:
