@@ -29,7 +29,7 @@ def tuner_config(t: Tuning) -> str:
         f"# commsim {commsim.__version__}: {t.topology}, {t.nodes} x {t.ranks // t.nodes} ranks, "
         f"NCCL {format_version(t.version)}",
         "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
-        f"# Rules for {t.nodes} nodes and {t.ranks} ranks only. A plugin built so leaves what no rule matches to NCCL:",
+        "# Rules for such ranks only. What no rule matches is left to NCCL by a plugin that is built so:",
         *(f"#   {line}" for line in BUILD),
         "# As it ships, the plugin gives such calls, those of other communicators too, ONE channel. Do not use it so.",
         *(f"# {line}" for line in _operations(t)),
