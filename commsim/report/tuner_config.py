@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 255  # of a line that plugin.c reads
 
 BUILD = (
     "sed -i 's/[*]nChannels = 1;/*nChannels = 0;/' plugins/tuner/example/plugin.c",
-    "make -C plugins/tuner/example",
+    "cd plugins/tuner/example && make",
 )
 """Commands, in NCCL's sources, for a plugin that leaves the channels of what no rule matches to NCCL."""
 
