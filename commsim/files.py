@@ -88,13 +88,16 @@ def plain_cell(text: str) -> str:
 
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # apostrophes of its own too: what is written reads back
+_MACHINE = re.compile(r" \[[\d,]+ x [^\]]*\]$")
 
 
 def slug(name: str, unnamed: str) -> str:
     """A name as that of a file: lower case, words joined by ``-``; ``unnamed`` where nothing is left of it.
 
-    A long one ends in a digest of all of it, so that two that begin alike are two.
+    A long one ends in a digest of all of it, so that two that begin alike are two. The machine behind a title, such as
+    ``[128 x A100 SXM4]``, is left out: it follows from the rest.
     """
+    name = _MACHINE.sub("", name)
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if len(words) > MOST_CHARACTERS:
         words = f"{words[: MOST_CHARACTERS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

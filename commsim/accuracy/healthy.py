@@ -19,6 +19,7 @@ from pydantic import Field
 
 from commsim.accuracy.compare import Comparison
 from commsim.document import read_documents, validate
+from commsim.measure.records import Curve
 from commsim.nccl.parameters import Frozen
 
 PATH = Path(__file__).with_name("healthy.yaml")
@@ -159,3 +160,22 @@ def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known
     for name, rows in (("large", large), ("small", ~large)):
         if rows.any():
             yield Sizes(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))
+
+
+def slow_curves(curves: Sequence[Curve], shipped_s: npt.NDArray[np.float64]) -> list[str]:
+    """A sentence for each curve that hardly a healthy machine is as slow as: what is fitted to it is a sick machine.
+
+    `shipped_s`: the times of all rows, curve by curve, predicted by the parameters that ship, (rows,).
+    """
+    out = []
+    for curve, shipped in zip(curves, np.split(shipped_s, np.cumsum([len(c) for c in curves])[:-1]), strict=True):
+        large = curve.size_bytes > LARGE_ABOVE
+        for part in parts_of(large, np.log(curve.undisturbed_s() / shipped), healthy()):
+            if part.is_slow:
+                times = f"x{math.exp(part.middle):.2f} {part.words}"
+                out.append(
+                    f"{curve.name} is slow for such a machine, {times}: what is fitted to it is a sick machine "
+                    "(commsim compare tells likely causes)"
+                )
+                break
+    return out

@@ -81,6 +81,7 @@ def _check_out(out: Path, pictures: list[Path], inputs: list[Path]) -> None:
 
 def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json_output: bool) -> None:
     """Calibrate with measured curves; the file is written before what is left out is fitted again."""
+    from commsim.accuracy.healthy import slow_curves
     from commsim.accuracy.shapes import Shape, leave_out, topologies_of
     from commsim.cli.pictures import write_both
     from commsim.fitting.calibration import calibrate as fit
@@ -100,8 +101,11 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
 
     model = curve_model(scenario, topology, curves, on)
     result = fit(model, curves, progress)
+    slower = slow_curves(result.curves, result.before_s) if scenario.library.name == "nccl" else []
+    for text in slower:
+        say(f"warning: {text}", err=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = [write_atomically(out, params_yaml(result, scenario, on))]
+    written = [write_atomically(out, params_yaml(result, scenario, on, slower=slower))]
     if plot:
         written += write_both(out.with_suffix(""), plot_residuals(result, f"{scenario.name}: calibration"))
     shapes = [Shape(machine.nodes, machine.ranks_per_node) for machine in on]
@@ -110,10 +114,10 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
         "collectives": [curve.collective for curve in curves],
     }
     left_out = {name: leave_out(curves, shapes, of, model.part, progress) for name, of in keys.items()}
-    if left_out["shapes"]:
-        write_atomically(out, params_yaml(result, scenario, on, left_out["shapes"]))
+    if any(left_out.values()):
+        write_atomically(out, params_yaml(result, scenario, on, left_out, slower))
     if json_output:
-        print_json(calibration_document(result, left_out))
+        print_json(calibration_document(result, left_out) | {"slower": slower})
         return
     typer.echo(calibration_table(result, left_out), nl=False)
     typer.echo(f"# wrote {', '.join(str(p) for p in written)}")

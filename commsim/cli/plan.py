@@ -129,11 +129,14 @@ def _near(name: str, spec: PlanSpec, clusters: list[ClusterSpace], text: str, js
     """Prints the layout and its single changes on the only machine of the question."""
     from commsim.planner.near import layout_of
     from commsim.planner.near import near as near_of
+    from commsim.planner.offers import beyond
     from commsim.report.near_tables import near_document, near_lines
 
     if len(clusters) != 1:
         raise ScenarioError(f"--near: found {len(clusters)} clusters, expected one machine that the layout runs on")
     layout = layout_of(text)
+    for warning in beyond(spec.framework, spec.named_axes | {axis: (value,) for axis, value in layout.items()}):
+        say(f"warning: {warning}", err=True)
     with stages_bar(json_output) as show:
         answer = near_of(spec, clusters[0], layout, show)
     if json_output:

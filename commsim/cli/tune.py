@@ -44,7 +44,7 @@ def tune(
     """Write NCCL tuner rules for a topology; refuse (status 1) where no gain is larger than predictions err."""
     from commsim.planner.tune import measure_first
     from commsim.planner.tune import tune as rules_of
-    from commsim.report.tuner_config import tuner_config, tuning_table
+    from commsim.report.tuner_config import BUILD, tuner_config, tuning_table
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.setting import build_topology
 
@@ -62,8 +62,8 @@ def tune(
     write_atomically(out, tuner_config(tuning))
     if json_output:
         rules = [dataclasses.asdict(rule) for rule in tuning.rules]
-        first = {"measure_first": measure_first(tuning)}
-        print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band} | first)
+        first, build = {"measure_first": measure_first(tuning)}, {"build_plugin": list(BUILD)}
+        print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band} | first | build)
         return
     typer.echo(tuning_table(tuning), nl=False)
     typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")

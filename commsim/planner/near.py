@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
@@ -41,7 +43,7 @@ class Near:
 def layout_of(text: str) -> dict[str, Any]:
     """The axes of ``tp=8, pp=16, recompute=full``, or of the first training step of a scenario's file or name.
 
-    ScenarioError with every word that names no axis or no value of it; dp is what the rest leaves of the machine.
+    ScenarioError with every word that names no axis or no value of it. A named dp restricts what the rest may be.
     """
     if not text.strip():
         raise ScenarioError("--near: found nothing, expected a layout such as tp=8,pp=16 or a scenario")
@@ -51,9 +53,10 @@ def layout_of(text: str) -> dict[str, Any]:
     for part in filter(None, (word.strip() for word in text.split(","))):
         name, _, value = (word.strip() for word in part.partition("="))
         axis = SHORT.get(name, name)
-        if axis == "dp":
-            continue
         try:
+            if axis == "dp":
+                chosen[axis] = _degree(value)
+                continue
             if axis not in Search.model_fields:
                 raise ScenarioError(f"expected one of {', '.join([*Search.model_fields, *SHORT, 'dp'])}")
             chosen[axis] = _value(axis, value)
@@ -62,6 +65,12 @@ def layout_of(text: str) -> dict[str, Any]:
     if faults:
         raise ScenarioError("\n".join(faults))
     return chosen
+
+
+def _degree(text: str) -> int:
+    if not text.isdecimal() or not 0 < len(text) < 9 or not int(text):
+        raise ScenarioError("expected a whole number above zero")
+    return int(text)
 
 
 def _value(axis: str, text: str) -> Any:
@@ -97,8 +106,10 @@ def near(
 
     InfeasibleError where the layout cannot run or does not fit, with what mends it.
     """
+    layout = dict(layout)
+    dp = layout.pop("dp", None)
     space = _with_values(machine.space, layout)
-    start = _start(spec, machine, space, layout)
+    start = _start(spec, machine, space, layout, dp)
     machine = replace(machine, space=space)
     times: dict[str, GroupCalls] = {}
     own = simulated(spec, machine, start, times)
@@ -125,15 +136,41 @@ def _with_values(space: Space, layout: Mapping[str, Any]) -> Space:
     return replace(space, axes=space.axes | more)
 
 
-def _start(spec: PlanSpec, machine: ClusterSpace, space: Space, layout: Mapping[str, Any]) -> Ranked:
+def _start(spec: PlanSpec, machine: ClusterSpace, space: Space, layout: Mapping[str, Any], dp: int | None) -> Ranked:
     """The quickest combination of what the layout says, by its places in the whole space."""
     one = replace(space, axes=space.axes | {name: (value,) for name, value in layout.items()})
-    ranking = rank_space(one, spec.memory, shipped_values(), keep=1)
-    if not ranking.best:
-        raise InfeasibleError(_why_not(spec, machine, one, ranking.leanest, ranking.counts))
-    best = ranking.best[0]
-    places = {name: space.axes[name].index(one.axes[name][i]) for name, i in best.places.items()}
+    cuts = [one] if dp is None else _with_degree(one, dp)
+    rankings = [rank_space(cut, spec.memory, shipped_values(), keep=1) for cut in cuts]
+    starts = [(cut, ranking.best[0]) for cut, ranking in zip(cuts, rankings, strict=True) if ranking.best]
+    if not starts:
+        lean = [pair for pair in zip(cuts, rankings, strict=True) if pair[1].leanest is not None] or [
+            (cuts[0], rankings[0])
+        ]
+        cut, ranking = min(lean, key=lambda pair: pair[1].leanest.memory_bytes if pair[1].leanest else 0.0)
+        raise InfeasibleError(_why_not(spec, machine, cut, ranking.leanest, ranking.counts))
+    cut, best = min(starts, key=lambda pair: pair[1].seconds_per_token)
+    places = {name: space.axes[name].index(cut.axes[name][i]) for name, i in best.places.items()}
     return replace(best, places=places)
+
+
+_CUTS = ("tp", "pp", "cp")
+"""What cuts a replica of the model over GPUs: dp is what they leave of the machine."""
+
+
+def _with_degree(space: Space, dp: int) -> list[Space]:
+    """The space for every way to cut a replica that leaves dp of them; ScenarioError where none does."""
+    cuts = list(product(*(space.axes[name] for name in _CUTS)))
+    fitting = [cut for cut in cuts if math.prod(cut) * dp == space.world_size]
+    if not fitting:
+        possible = sorted({space.world_size // math.prod(c) for c in cuts if space.world_size % math.prod(c) == 0})
+        words = ", ".join(map(str, possible)) or "another tp, pp or cp"
+        raise ScenarioError(
+            f"--near: found dp={dp}, but {space.world_size} GPUs by tp*pp*cp leave dp={words}; expected such a dp"
+        )
+    return [
+        replace(space, axes=space.axes | {name: (value,) for name, value in zip(_CUTS, cut, strict=True)})
+        for cut in fitting
+    ]
 
 
 def _why_not(

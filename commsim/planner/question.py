@@ -13,7 +13,8 @@ from commsim.document.types import Document, KeyPath, show
 from commsim.errors import CommsimError, ScenarioError
 from commsim.fields import Bandwidth, Seconds
 from commsim.planner.offers import Offer, offers
-from commsim.scenario.load import with_changes_named, with_machine
+from commsim.scenario.load import LONGEST_NAME, with_changes_named, with_machine
+from commsim.scenario.machine_in_name import with_machine_named
 from commsim.scenario.setting import Library
 from commsim.scenario.strict import Strict
 from commsim.scenario.training_parts import Module
@@ -228,7 +229,12 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
         other = "found a plan of serving, expected one of training; commsim.serve takes it"
         raise_faults([written.fault(("serve",), other)])
     document = with_changes_named(_with_machines(apply_overrides(_with_machines(written), overrides)), overrides)
-    return validate(PlanFile, document), document
+    question = validate(PlanFile, document)
+    if len(question.plan.clusters) == 1:
+        spec = question.plan.clusters[0].topology
+        title = with_machine_named(question.name, overrides, spec, path.parent, LONGEST_NAME)
+        question = question.model_copy(update={"name": title})
+    return question, document
 
 
 def _with_machines(document: Document) -> Document:

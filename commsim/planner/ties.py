@@ -25,10 +25,14 @@ def tied(choice: Configuration, best: Configuration) -> bool:
     Of one machine the errors are common and the margin of differences decides; of two kinds of GPU the bands do.
     """
     ratio = (choice.seconds / choice.ranked.tokens) / (best.seconds / best.ranked.tokens)
+    margin = tie_margin(choice, best)
+    return ratio <= margin and (ratio >= 1 / margin or choice.step.accelerator.name != best.step.accelerator.name)
+
+
+def tie_margin(choice: Configuration, best: Configuration) -> float:
+    """The time per token, over the best one's, up to which a choice on its machine is a tie."""
     own = spread(choice)
-    if choice.step.accelerator.name == best.step.accelerator.name:
-        return own.tied(ratio)
-    return ratio <= own.high / own.low
+    return own.margin if choice.step.accelerator.name == best.step.accelerator.name else own.high / own.low
 
 
 def favours(choice: Configuration, best: Configuration) -> list[str]:

@@ -1,10 +1,11 @@
 """Rules for NCCL's example tuner plugin, from simulated best choices on one topology.
 
 For every collective that the plugin knows and every size of a grid, each (algorithm, protocol) that NCCL allows is
-predicted. A choice other than NCCL's own counts only where the parameters were fitted to this collective on these
-ranks, and if its gain is outside the error: of the fit on sizes and on shapes of the machine that it had not seen, and
-of differences between two choices on published machines (`choices.yaml`). What was not measured is a command to measure
-it with.
+predicted. A choice other than NCCL's own counts only at sizes that this collective was measured at on these ranks,
+where the fit agrees with the log, and if its gain is outside the error: of the fit on sizes and on shapes of the
+machine that it had not seen, and of differences between two choices on published machines (`choices.yaml`). What was
+not measured is a command to measure it with. A fit to a sick machine or to another one, or one that is no better than
+what ships, gives no rule.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ from commsim.nccl.tuner import left_out
 from commsim.nccl.tuner_ofi import own_choice
 from commsim.nccl.uncertainty import link_kind, spread
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
-from commsim.scenario.seen import Validity, validity_of
+from commsim.scenario.seen import validity_of
 
 if TYPE_CHECKING:
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
 SIZES = tuple(1 << k for k in range(10, 34))
-"""1 KiB to 8 GiB; a rule reaches to just below the next size that differs."""
+"""1 KiB to 8 GiB: where nothing was measured."""
 
-LARGEST = 2**64 - 1
 PLUGIN_SINCE: Version = (2, 21, 0)
 """The first version whose plugins get a cost table (ncclTuner_v2)."""
 
@@ -59,7 +59,7 @@ def choice_margin() -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """One line: what to run for sizes in [low, high]; the largest gain in it, 1.0 where NCCL chooses so too."""
+    """One line: what to run for sizes in [low, high], and the largest gain in it; 1.0 is NCCL's own choice."""
 
     collective: str
     low: int
@@ -82,25 +82,21 @@ class Tuning:
     nodes: int
     ranks: int
     version: Version
-    rules: tuple[Rule, ...]
-    channels: int  # of the last resort for communicators of other shapes
+    rules: tuple[Rule, ...]  # that differ from NCCL's own choice
     refused: tuple[Rule, ...]  # gains inside the band
     band: float
     operations: tuple[tuple[str, Operation], ...] = ()  # of the collectives that reduce, what the rules are for
     left_out: tuple[str, ...] = ()  # algorithms that these cannot have, and why
     unmeasured: tuple[Rule, ...] = ()  # gains of collectives that the parameters were not fitted to here
     launch: str = "process_per_gpu"
-
-    @property
-    def gaining(self) -> tuple[Rule, ...]:
-        """The rules that differ from NCCL's own choice."""
-        return tuple(rule for rule in self.rules if rule.gain > 1.0)
+    off: int = 0  # gains at sizes where the fit does not agree with the log
 
 
 def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES, unmeasured: bool = False) -> Tuning:
     """The rules for a scenario's topology, version and environment; InfeasibleError where no gain leaves the band.
 
     ``unmeasured``: also rules of collectives that were not measured on these ranks, by the error of published machines.
+    ``sizes``: those of collectives that were not measured.
 
     Types and reductions are those of the scenario's workload, of each collective the first; else a sum of float32.
     """
@@ -119,6 +115,8 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
 
     parameters, _ = nccl_parameters(scenario, topology)
     fit = validity_of(scenario)
+    if fit is not None and (reasons := fit.refusals(topology)):
+        raise InfeasibleError("no rule: " + "; ".join(reasons))
     options = Options(
         version=version,
         env=dict(scenario.library.env),
@@ -141,31 +139,32 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
     if fit is not None:
         missing += fit.outside("all_reduce", topology, format_version(version) if pinned else "")[:1]
     widest = 1.0
+    off = 0
     for collective in FUNCTIONS:
-        measured = _measured(scenario, fit, collective, topology)
+        measured = fit.sizes(collective, topology) if fit is not None else {}
         own_band = fit.widest(collective, topology) if fit is not None and measured else None
-        of_collective: list[Rule] = []
+        of_collective: list[tuple[int, Rule | None]] = []
         of_call = replace(options, operation=operations.get(collective, SUM))
         model.options = of_call
-        reasons = left_out(model.system, collective, version, options.env, of_call.operation)
-        missing += [f"{collective} not by {ALGORITHM_NAMES[name]}: {reason}" for name, reason in reasons.items()]
-        for size in sizes:
+        reasons_out = left_out(model.system, collective, version, options.env, of_call.operation)
+        missing += [f"{collective} not by {ALGORITHM_NAMES[name]}: {reason}" for name, reason in reasons_out.items()]
+        for size in measured or sizes:
             band = choice_margin()
             if measured or unmeasured:  # to be worth a measurement a gain need not be sure
                 known = spread(topology.gpu.generation, link, size, topology.nodes)
                 band = max(band, own_band[1] if own_band else known.high if known else DEFAULT_BAND)
             widest = max(widest, band)
-            nccl, best = _choices(model, of_call, collective, size)
-            if nccl is None:
-                continue
-            if best is not None and best.gain > 1.0:
+            best, rule = _better(model, of_call, collective, size), None
+            if best is not None:
                 if best.gain <= band:
                     refused.append(best)
+                elif not measured.get(size, True):
+                    off += 1
                 elif measured or unmeasured:
-                    nccl = best
+                    rule = replace(best, channels=_channels(model, version, best))
                 else:
                     waiting.append(best)
-            of_collective.append(replace(nccl, channels=_channels(model, version, nccl)))
+            of_collective.append((size, rule))
         rules += _merged(of_collective)
     tuning = Tuning(
         topology.name,
@@ -173,24 +172,17 @@ def tune(scenario: Scenario, topology: Topology, *, sizes: Iterable[int] = SIZES
         topology.world_size,
         version,
         tuple(rules),
-        model.system.coll_channels,
         tuple(refused),
         widest,
         tuple((c, operations.get(c, SUM)) for c in FUNCTIONS if c in REDUCING),
         tuple(missing),
         tuple(_merged_gains(waiting)),
         scenario.library.launch_mode,
+        off,
     )
-    if not tuning.gaining:
+    if not tuning.rules:
         raise InfeasibleError(_why_none(tuning))
     return tuning
-
-
-def _measured(scenario: Scenario, fit: Validity | None, collective: str, topology: Topology) -> bool:
-    """Whether the parameters are those of this collective on these ranks; of files that do not say it, of any."""
-    if scenario.library.measured:
-        return any(name == collective for name, _ in scenario.library.measured.items())
-    return fit is not None and (not fit.calls or fit.saw(collective, topology))
 
 
 def _merged_gains(gains: list[Rule]) -> list[Rule]:
@@ -210,6 +202,11 @@ def _why_none(tuning: Tuning) -> str:
             f"ranks. Measure this first, then calibrate with the logs (commsim calibrate):{lines}"
         )
     most = max((rule.gain for rule in tuning.refused), default=1.0)
+    if tuning.off:
+        return (
+            f"no rule is sure to help on {tuning.topology}: {tuning.off} gains are predicted at sizes where the fit "
+            "does not agree with the log; measure these sizes again, several times (commsim measure --repeats 5)"
+        )
     return (
         f"no choice gains more on {tuning.topology} than predictions of the kind err (up to x{tuning.band:.2f}); "
         f"the largest predicted gain is x{most:.2f}. A calibration on this machine (commsim calibrate) narrows it"
@@ -234,13 +231,12 @@ def measure_first(tuning: Tuning) -> list[str]:
     return list(out)
 
 
-def _choices(model: Predictor, options: Options, collective: str, size: int) -> tuple[Rule | None, Rule | None]:
-    """What the job would run by itself, and the quickest one predicted; None where there is none."""
+def _better(model: Predictor, options: Options, collective: str, size: int) -> Rule | None:
+    """The quickest choice predicted where that is not what the job would run by itself; None where it is."""
     table = model.candidates(collective, size)
     own = own_choice(model.system, model.topology, options.env, collective, size, table)
     if own is None:
-        return None, None
-    nccl = Rule(collective, size, size, own.algorithm, own.protocol, 0)
+        return None
     times: dict[tuple[str, str], tuple[float, int]] = {}
     for candidate in table:
         model.options = replace(options, algorithm=candidate.algorithm, protocol=candidate.protocol)
@@ -252,16 +248,13 @@ def _choices(model: Predictor, options: Options, collective: str, size: int) -> 
             model.options = options
         times[candidate.algorithm, candidate.protocol] = (p.time_s, p.channels)
     if (own.algorithm, own.protocol) not in times:
-        return nccl, None  # cannot be timed: nothing to compare with
-    base, channels = times[own.algorithm, own.protocol]
-    nccl = replace(nccl, channels=channels, time_s=base, nccl_s=base)
-    (algorithm, protocol), (best, its_channels) = min(times.items(), key=lambda item: item[1][0])
-    if (algorithm, protocol) == (own.algorithm, own.protocol):
-        return nccl, None
+        return None  # cannot be timed: nothing to compare with
+    base, _ = times[own.algorithm, own.protocol]
+    (algorithm, protocol), (best, channels) = min(times.items(), key=lambda item: item[1][0])
+    if (algorithm, protocol) == (own.algorithm, own.protocol) or best >= base:
+        return None
     own_name = f"{own.algorithm}/{own.protocol}"
-    return nccl, Rule(
-        collective, size, size, algorithm, protocol, its_channels, base / best, size, best, base, own_name
-    )
+    return Rule(collective, size, size, algorithm, protocol, channels, base / best, size, best, base, own_name)
 
 
 def _channels(model: Predictor, version: Version, rule: Rule) -> int:
@@ -271,11 +264,17 @@ def _channels(model: Predictor, version: Version, rule: Rule) -> int:
     return max(1, rule.channels, model.system.coll_channels)
 
 
-def _merged(rules: list[Rule]) -> list[Rule]:
-    """Neighbours that run the same as one, with the largest gain; together they cover every size."""
+def _merged(sizes: list[tuple[int, Rule | None]]) -> list[Rule]:
+    """Neighbours in size that run the same as one, with the largest gain.
+
+    A rule reaches to just below the next size that has none, or another, and never beyond the largest size.
+    """
     merged: list[Rule] = []
-    for _, run in groupby(rules, lambda rule: (rule.algorithm, rule.protocol, rule.channels, rule.gain > 1.0)):
-        alike = list(run)
-        merged.append(replace(max(alike, key=lambda rule: rule.gain), low=alike[0].low if merged else 0))
-    ends = [after.low - 1 for after in merged[1:]] + [LARGEST]
-    return [replace(rule, high=high) for rule, high in zip(merged, ends, strict=False)]
+    ends = [after - 1 for after, _ in sizes[1:]] + [size for size, _ in sizes[-1:]]
+    reach = [(rule, end) for (_, rule), end in zip(sizes, ends, strict=True)]
+    for key, run in groupby(reach, lambda pair: pair[0] and (pair[0].algorithm, pair[0].protocol, pair[0].channels)):
+        if key is not None:
+            alike = [(rule, end) for rule, end in run if rule is not None]
+            best = max((rule for rule, _ in alike), key=lambda rule: rule.gain)
+            merged.append(replace(best, low=alike[0][0].low, high=alike[-1][1]))
+    return merged

@@ -14,7 +14,7 @@ import commsim
 from commsim.fitting.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
-from commsim.scenario.seen import version_words
+from commsim.scenario.seen import machine_of, version_words
 from commsim.units import format_bandwidth, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from commsim.accuracy.shapes import LeftOut
-    from commsim.measure.records import Curve
     from commsim.scenario.schema import Scenario
     from commsim.topology.graph import Topology
 
@@ -97,10 +96,17 @@ def _text(v: Value, value: float) -> str:
     return format_time(float(f"{value:.4g}")) if v.is_time else f"{value:.4g}"
 
 
-def params_yaml(c: Calibration, scenario: Scenario, on: Sequence[Topology], shapes: Sequence[LeftOut] = ()) -> str:
+def params_yaml(
+    c: Calibration,
+    scenario: Scenario,
+    on: Sequence[Topology],
+    left_out: Mapping[str, Sequence[LeftOut]] | None = None,
+    slower: Sequence[str] = (),
+) -> str:
     """The parameter file: fitted values with intervals, what was kept and why, what it holds for, where it comes from.
 
-    `on`: the shape that each curve was measured on; `shapes`: what is known of shapes left out.
+    `on`: the shape that each curve was measured on; `left_out`: what is known of shapes and of collectives left out;
+    `slower`: sentences on logs that are slow for such a machine.
     """
     import yaml
 
@@ -112,7 +118,7 @@ def params_yaml(c: Calibration, scenario: Scenario, on: Sequence[Topology], shap
         "library": scenario.library.name,
         "provenance": f"fitted by commsim {commsim.__version__} on {now} to {names[:300]}",
         "conditions": {
-            "topology": topology.name,
+            **machine_of(topology),
             "ranks": topology.world_size,
             "nodes": topology.nodes,
             **({"network": network_of(topology, scenario.library.env)} if scenario.library.name == "nccl" else {}),
@@ -121,23 +127,52 @@ def params_yaml(c: Calibration, scenario: Scenario, on: Sequence[Topology], shap
             "largest_bytes": int(max(curve.size_bytes[-1] for curve in c.curves)),
         },
         "files": [_file(Path(source)) for source in dict.fromkeys(curve.source for curve in c.curves) if source],
-        "seen": [_seen(curve, shape) for curve, shape in zip(c.curves, on, strict=True)],
         "values": {v.path: {name: _exact(v, getattr(v, name)) for name in ("value", "low", "high")} for v in c.values},
         "kept": dict(c.kept),
     }
     if c.band is not None:
         document["held_out_mape"] = float(f"{c.error(c.held_out_s):.4g}")
         document["band"] = {"low": float(f"{c.band[0]:.4g}"), "high": float(f"{c.band[1]:.4g}")}
-    if shapes:
+    if errors := _mean_errors(c, left_out or {}):
+        document["errors"] = errors
+    if slower:
+        document["slower"] = list(slower)
+    if shapes := (left_out or {}).get("shapes"):
         low, high = min(part.low for part in shapes), max(part.high for part in shapes)
         document["band_left_out"] = {"low": float(f"{low:.4g}"), "high": float(f"{high:.4g}")}
     head = "# Fitted parameters: name this file under `params:` of a scenario, or give params=FILE to `commsim run`.\n"
-    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    seen = yaml.safe_dump({"seen": _seen(c, on)}, sort_keys=False, width=110, default_flow_style=None)
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110) + seen
 
 
-def _seen(curve: Curve, topology: Topology) -> dict[str, str | int]:
-    sizes = {"smallest_bytes": int(curve.size_bytes[0]), "largest_bytes": int(curve.size_bytes[-1])}
-    return {"collective": curve.collective, "nodes": topology.nodes, "gpus": topology.ranks_per_node, **sizes}
+def _seen(c: Calibration, on: Sequence[Topology]) -> list[dict[str, Any]]:
+    """Every curve's call, sizes, and those of them where the fit is off by more than its band."""
+    ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
+    ratios = np.split(c.measured_s / c.fitted_s, ends)
+    out = []
+    for curve, topology, ratio in zip(c.curves, on, ratios, strict=True):
+        call: dict[str, Any] = {
+            "collective": curve.collective,
+            "nodes": topology.nodes,
+            "gpus": topology.ranks_per_node,
+            "smallest_bytes": int(curve.size_bytes[0]),
+            "largest_bytes": int(curve.size_bytes[-1]),
+        }
+        if c.band is not None:
+            off = (ratio < c.band[0]) | (ratio > c.band[1])
+            call |= {"sizes_bytes": curve.size_bytes.tolist(), "off_bytes": curve.size_bytes[off].tolist()}
+        out.append(call)
+    return out
+
+
+def _mean_errors(c: Calibration, left_out: Mapping[str, Sequence[LeftOut]]) -> dict[str, dict[str, float]]:
+    """Errors of what was left out, by the fit and as shipped; without any where nothing could be."""
+    pairs = {"sizes": (c.error(c.held_out_s), c.error(c.before_s))} if c.band is not None else {}
+    for name, parts in left_out.items():
+        if parts:
+            pairs[name] = (float(np.mean([p.fitted for p in parts])), float(np.mean([p.shipped for p in parts])))
+    keys = ("fitted", "shipped")
+    return {name: {key: float(f"{e:.4g}") for key, e in zip(keys, pair, strict=True)} for name, pair in pairs.items()}
 
 
 def _file(path: Path) -> dict[str, str | int]:

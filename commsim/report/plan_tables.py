@@ -10,7 +10,7 @@ from commsim.planner.around import Neighbour, Sensitivity
 from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.published import kind_of
 from commsim.planner.space import REASONS
-from commsim.planner.ties import above_published, favours, spread, tflops_per_gpu, tied
+from commsim.planner.ties import above_published, favours, spread, tflops_per_gpu, tie_margin, tied
 from commsim.report import style
 from commsim.report.tables import aligned
 from commsim.units import GIB
@@ -172,6 +172,7 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
             "tokens": c.ranked.tokens,
             "slower_percent": 100 * (c.seconds / c.ranked.tokens / (winner.seconds / winner.ranked.tokens) - 1),
             "tie": i > 0 and tied(c, winner),
+            "tie_margin": tie_margin(c, winner),
             "favours": ", ".join(favours(c, winner)) if i else "",
             "mfu_percent": 100 * c.mfu,
             "tflops_per_gpu": tflops_per_gpu(c),
@@ -258,11 +259,9 @@ def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str =
         label = "no other is quicker, leaner, smaller and cheaper"
         axes.plot(*places(front), color=style.MUTED, linewidth=1.0, zorder=1, label=label)
         best, ((x,), (y,)) = listed[0], places(listed[:1])
-        tied_up = [1e6 * float(r["step_s"]) / float(r["tokens"]) for r in listed if r.get("tie")]
-        if tied_up:
-            axes.axhspan(
-                y, max(tied_up), color=style.MUTED, alpha=0.15, linewidth=0, label="ties with the best", zorder=0
-            )
+        if margin := best.get("tie_margin"):  # none in files that were written before it was kept
+            label = f"ties with the best: up to {100 * (margin - 1):.0f} % slower"
+            axes.axhspan(y, margin * y, color=style.MUTED, alpha=0.15, linewidth=0, label=label, zorder=0)
         name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
         axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
         axes.margins(0.1, 0.18)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TWO_COLUMNS = 42  # characters of a name up to which two columns of the legend fit beside each other
+BAND = "shaded: band of the prediction"
+LIMIT = "no algorithm can be faster"
+_MOST_ABOVE = 3.0  # times the quickest curve that the limit may make the axis long
 _ERROR_LIMIT = 100.0  # percent: the axis never shows more; what lies beyond stands at the edge as a number
 
 
@@ -42,7 +45,9 @@ def plot_bandwidth(
     low = min(int(c.size_bytes[0]) for c in curves if len(c))
     high = max(int(c.size_bytes[-1]) for c in curves if len(c))
     colours = _colours(predicted, measured, comparisons)
-    entries = len(curves) + any(c.lower_bound_s is not None for c in predicted)
+    entries = len(curves) + sum(
+        any(getattr(c, name) is not None for c in predicted) for name in ("lower_bound_s", "low_s")
+    )
     columns = 2 if max(len(c.name) for c in curves) <= _TWO_COLUMNS and entries > 1 else 1
     height = 4.3 + 0.2 * math.ceil(entries / columns) + (1.8 if comparisons else 0.0)
     panels = {"nrows": 2, "sharex": True, "height_ratios": (2.3, 1.0)} if comparisons else {}
@@ -89,21 +94,25 @@ def _bandwidth_panel(
         size, factor = curve.size_bytes, curve.factor()
         if curve.low_s is not None and curve.high_s is not None:
             slow, fast = (gb_per_s(1) * size * factor / t for t in (curve.high_s, curve.low_s))
-            axes.fill_between(size, slow, fast, color=colour, alpha=0.16, linewidth=0)
+            axes.fill_between(size, slow, fast, color=colour, alpha=0.16, linewidth=0, label=_once(axes, BAND))
             ceiling = max(ceiling, min(1.35 * top, 1.03 * float(np.max(fast))))
         speed, label = gb_per_s(1) * curve.busbw(), f"predicted: {curve.name}"
         axes.plot(size, speed, color=colour, marker=".", markersize=5, label=label, zorder=3)
     for i, (curve, colour) in enumerate(zip(measured, colours[1], strict=True)):
         speed, label = gb_per_s(1) * curve.busbw(), f"measured: {curve.name}"
         axes.plot(curve.size_bytes, speed, linestyle="none", label=label, zorder=4, **_marker(i, colour, 6.0))
-    for i, curve in enumerate(c for c in predicted if c.lower_bound_s is not None):
+    for curve in (c for c in predicted if c.lower_bound_s is not None):
         with np.errstate(divide="ignore"):
             bound = gb_per_s(1) * curve.size_bytes * curve.factor() / cast("FloatArray", curve.lower_bound_s)
-        ceiling = max(ceiling, min(1.35 * top, 1.05 * float(np.max(bound))))
+        ceiling = max(ceiling, min(_MOST_ABOVE * top, 1.05 * float(np.max(bound))))
         dashes: dict[str, Any] = {"color": style.BOUND, "linewidth": 1.1, "linestyle": (0, (5, 3))}
-        label = "no algorithm can be faster" if i == 0 else "_repeated"  # a leading _ keeps it out of the legend
-        axes.plot(curve.size_bytes, bound, label=label, zorder=2, **dashes)
+        axes.plot(curve.size_bytes, bound, label=_once(axes, LIMIT), zorder=2, **dashes)
     axes.set(ylim=(-0.015 * ceiling, ceiling), ylabel="bus bandwidth (GB/s)")
+
+
+def _once(axes: Axes, label: str) -> str:
+    """The label, or one that stays out of the legend where it is in it."""
+    return "_repeated" if label in axes.get_legend_handles_labels()[1] else label
 
 
 def _marker(index: int, colour: str, size: float) -> dict[str, Any]:

@@ -81,6 +81,10 @@ def _traffic_lines(item: TrainingItem) -> list[str]:
     return ["# what one GPU sends per step (of the stage that sends most)", *lines, "#"] if lines else []
 
 
+MOST_PARTS = 4
+"""Parts of a stage's memory that are named, the largest; the rest is one figure, so that they add up."""
+
+
 def _memory_lines(item: TrainingItem) -> list[str]:
     """The fullest stages first, their largest parts named."""
     memory = item.memory
@@ -90,13 +94,14 @@ def _memory_lines(item: TrainingItem) -> list[str]:
     ]
     ranked = sorted(memory.stages, key=lambda s: -s.peak)
     for stage in ranked[:4]:
-        parts = sorted(stage.parts.items(), key=lambda p: -p[1])[:4]
-        words = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts if value)
+        parts = sorted(stage.parts.items(), key=lambda p: -p[1])
+        named = [*parts[:MOST_PARTS], ("others", sum(value for _, value in parts[MOST_PARTS:]))]
+        words = ", ".join(f"{name} {value / GIB:.1f}" for name, value in named if value)
         lines.append(f"  stage {stage.stage:<4} {stage.peak / GIB:>8.1f} GiB  {words}")
     if len(ranked) > 4:
         lines.append(f"# and {len(ranked) - 4} stages with less")
-    if not memory.fits:
-        lines += [f"# does not fit; it would with {hint}" for hint in item.advice] or ["# does not fit"]
+    if not memory.fits:  # the cheapest mend is in the first line
+        lines += [f"# it would also fit with {hint}" for hint in item.advice[1:]]
     return lines
 
 
@@ -163,7 +168,7 @@ def _sections(item: TrainingItem, alone: bool) -> list[Section]:
         (stage.stage, stage.peak / GIB, *(stage.parts.get(name, 0.0) / GIB for name in names))
         for stage in item.memory.stages
     ]
-    advice = [Text(f"It would fit with {hint}.") for hint in item.advice] if not item.memory.fits else []
+    advice = [Text(f"It would also fit with {hint}.") for hint in item.advice[1:]] if not item.memory.fits else []
     return [
         Section(
             f"{before}Where the time goes",

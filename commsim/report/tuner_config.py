@@ -1,19 +1,26 @@
 """A tuning as the file that NCCL's example tuner plugin reads, and as a table.
 
 Format and traps: NCCL plugins/tuner/example (ext-tuner/example before 2.29), plugin.c. First match wins; ``#`` begins a
-comment, and a header line would be read as a rule. A call that no rule matches runs on one channel, so every collective
-and size has a rule with explicit channels, and a last one for communicators of other shapes.
+comment, and a header line would be read as a rule. A call that no rule matches keeps NCCL's algorithm, but the plugin
+as it ships gives it one channel (pluginGetCollInfo begins with ``*nChannels = 1``; with 0, NCCL's enqueue.cc takes
+its own number). No rule can mend that: one that matches also forces an algorithm, which is wrong at most sizes of
+other ranks. So the file has rules for what was measured alone, and says how the plugin has to be built.
 """
 
 from __future__ import annotations
 
 import commsim
-from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.version import format_version
-from commsim.planner.tune import LARGEST, Rule, Tuning, measure_first
+from commsim.planner.tune import Rule, Tuning, measure_first
 from commsim.units import format_bytes, format_time
 
 _MOST_CHARACTERS = 255  # of a line that plugin.c reads
+
+BUILD = (
+    "sed -i 's/[*]nChannels = 1;/*nChannels = 0;/' plugins/tuner/example/plugin.c",
+    "cd plugins/tuner/example && make",
+)
+"""Commands, in NCCL's sources, for a plugin that leaves the channels of what no rule matches to NCCL."""
 
 
 def tuner_config(t: Tuning) -> str:
@@ -22,17 +29,14 @@ def tuner_config(t: Tuning) -> str:
         f"# commsim {commsim.__version__}: {t.topology}, {t.nodes} x {t.ranks // t.nodes} ranks, "
         f"NCCL {format_version(t.version)}",
         "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
-        "# Every line is needed: NCCL's example plugin runs a call that no rule matches on ONE channel.",
-        "# Communicators of other shapes fall to the last lines; write a file for their shape where they matter.",
+        "# Rules for such ranks only. What no rule matches is left to NCCL by a plugin that is built so:",
+        *(f"#   {line}" for line in BUILD),
+        "# As it ships, the plugin gives such calls, those of other communicators too, ONE channel. Do not use it so.",
         *(f"# {line}" for line in _operations(t)),
-        "# A call of another type or reduction, for which NCCL has not the algorithm of its line, falls to them too.",
     ]
     for rule in t.rules:
-        if rule.gain > 1.0:
-            lines.append(f"# x{rule.gain:.2f} predicted at {format_bytes(rule.gain_at)}, instead of {rule.nccl}")
+        lines.append(f"# x{rule.gain:.2f} predicted at {format_bytes(rule.gain_at)}, instead of {rule.nccl}")
         lines.append(_line(rule, t.nodes, t.ranks))
-    lines.append("# any other communicator")
-    lines += [_line(Rule(c, 0, LARGEST, "ring", "Simple", t.channels), -1, -1) for c in FUNCTIONS]
     assert all(len(line) <= _MOST_CHARACTERS for line in lines)
     return "\n".join(lines) + "\n"
 
@@ -52,19 +56,24 @@ def _line(rule: Rule, nodes: int, ranks: int) -> str:
     )
 
 
+def _end(rule: Rule) -> str:
+    """The end of a rule: a size that it still holds, or the next one, which it does not."""
+    return format_bytes(rule.high + rule.high % 2)
+
+
 def tuning_table(t: Tuning) -> str:
     """The rules that gain, the largest gain of each, and how many gains the band swallowed; ends with a newline."""
     lines = [
-        f"# {len(t.gaining)} of {len(t.rules)} rules differ from what NCCL {format_version(t.version)} chooses itself",
+        f"# {len(t.rules)} rules differ from what NCCL {format_version(t.version)} chooses itself, "
+        f"for {t.nodes} x {t.ranks // t.nodes} ranks only",
         *(f"# {line}" for line in _operations(t)),
         f"# {'collective':<15} {'from':>10} {'to':>10}  {'choice':<18} {'NCCL':<18} {'gain':>6}  at",
     ]
-    for r in t.gaining:
-        to = "any size" if r.high == LARGEST else format_bytes(r.high + 1)
+    for r in t.rules:
         quick, slow = (format_time(float(f"{seconds:.3g}")) for seconds in (r.time_s, r.nccl_s))
         choice = f"{r.algorithm}/{r.protocol}"
         lines.append(
-            f"  {r.collective:<15} {format_bytes(r.low):>10} {to:>10}  {choice:<18} {r.nccl:<18} x{r.gain:>5.2f}  "
+            f"  {r.collective:<15} {format_bytes(r.low):>10} {_end(r):>10}  {choice:<18} {r.nccl:<18} x{r.gain:>5.2f}  "
             f"{format_bytes(r.gain_at)}: {quick} instead of {slow}"
         )
     if t.unmeasured:
@@ -74,6 +83,10 @@ def tuning_table(t: Tuning) -> str:
         most = max(r.gain for r in t.refused)
         lines.append(
             f"# {len(t.refused)} smaller gains (up to x{most:.2f}) are inside the error band (up to x{t.band:.2f}): "
-            "NCCL's own choice is written"
+            "NCCL's own choice stays"
         )
+    if t.off:
+        lines.append(f"# {t.off} gains are at sizes where the fit does not agree with the log: no rule")
+    lines += ["# build the plugin so, or every call that no rule matches runs on one channel:"]
+    lines += [f"#   {line}" for line in BUILD]
     return "\n".join(lines) + "\n"

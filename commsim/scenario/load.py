@@ -126,6 +126,11 @@ def load_scenarios(path: Path, overrides: Sequence[str] = ()) -> list[Scenario]:
         faults += [f for f in its_faults if not any(_echoes(f, refused) for refused in unread)]
         if scenario is None:
             continue
+        if overrides:
+            from commsim.scenario.machine_in_name import with_machine_named
+
+            title = with_machine_named(scenario.name, overrides, scenario.topology, path.parent, LONGEST_NAME)
+            scenario = scenario.model_copy(update={"name": title})
         line = names.setdefault(scenario.slug, document.marks.get(("name",), (0, 0))[0])
         if scenarios and any(s.slug == scenario.slug for s in scenarios):
             message = f"found the name {scenario.name!r} again (first on line {line}), expected another"

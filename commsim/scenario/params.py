@@ -64,18 +64,31 @@ class Fitted(Strict):
 
 
 class Seen(Strict):
-    """Calls that a fit has seen: a collective on a shape of the machine, over sizes."""
+    """Calls that a fit has seen: a collective on a shape of the machine, over sizes.
+
+    `off_bytes`: those of `sizes_bytes` whose measured time is outside of the fit's band. Both are blank where no
+    size could be left out, and in files that were written before they were kept.
+    """
 
     collective: str
     nodes: int = Field(ge=1)
     gpus: int = Field(ge=1)
     smallest_bytes: int = Field(ge=0)
     largest_bytes: int = Field(ge=0)
+    sizes_bytes: tuple[int, ...] = ()
+    off_bytes: tuple[int, ...] = ()
 
     @property
     def shape(self) -> str:
         """Nodes, and GPUs of each."""
         return f"{self.nodes} x {self.gpus} ranks"
+
+
+class Errors(Strict):
+    """Mean absolute relative errors of what a fit had not seen: by the fit, and by the shipped parameters."""
+
+    fitted: float = Field(ge=0)
+    shipped: float = Field(ge=0)
 
 
 class ParamsFile(Strict):
@@ -88,6 +101,8 @@ class ParamsFile(Strict):
     values: dict[str, Fitted]
     kept: dict[str, str] = Field(default_factory=dict)  # field -> why it keeps its shipped value
     held_out_mape: float | None = Field(default=None, ge=0)
+    errors: dict[Literal["sizes", "shapes", "collectives"], Errors] = Field(default_factory=dict)
+    slower: tuple[str, ...] = ()  # what was measured is slow for such a machine, in words
     band: Band | None = None
     seen: tuple[Seen, ...] = ()  # none of files that were written before it was kept
     band_left_out: Band | None = None  # of the measurements of shapes that the fit had not seen

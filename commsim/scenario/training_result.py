@@ -136,6 +136,7 @@ class TrainingItem(Answer):
         """JSON-ready values."""
         return {
             **self.record(),
+            **({} if self.memory.fits else {"advice": list(self.advice)}),
             "contention": self.contended,
             "parameters": self.parameters,
             "notes": list(self.notes),

@@ -78,7 +78,6 @@ def run_training(
         warnings.append(
             f"stage {fullest.stage} needs {fullest.peak / GIB:.1f} GiB of the {memory.capacity / GIB:.1f} GiB of "
             f"{step.accelerator.name} that a program can allocate"
-            + (f"; it would fit with {' or '.join(hints[:3])}" if hints else "")
         )
     item = TrainingItem(
         name=scenario.name,

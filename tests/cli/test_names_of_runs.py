@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from commsim.cli import app
 from commsim.errors import ScenarioError
 from commsim.files import MOST_CHARACTERS, slug
+from commsim.planner.question import read_plan
 from commsim.scenario.load import LONGEST_NAME, find_scenario, load_scenarios
+from commsim.scenario.setting import build_topology
 
 SCENARIO = """
 name: All-reduce on one node
@@ -39,12 +41,43 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_overrides_are_in_the_title_and_the_folder(file: Path) -> None:
     shown = CliRunner().invoke(app, ["run", str(file), "topology.gpus_per_node=4"], catch_exceptions=False).stdout
-    assert "All-reduce on one node, with gpus_per_node=4 (scenario" in shown
+    assert "All-reduce on one node, with gpus_per_node=4 [4 x H100 SXM5] (scenario" in shown
     assert (file.parent / "out" / "all-reduce-on-one-node-with-gpus-per-node-4" / "result.json").is_file()
     assert load_scenarios(file, ["name=mine", "topology.gpus_per_node=4"])[0].name == "mine"
     several = ["workload.0.sizes=2 MiB", "report.plot=true", "library.env.NCCL_ALGO=Ring"]
     assert load_scenarios(file, several)[0].name.endswith(", with sizes=2 MiB, plot=true, NCCL_ALGO=Ring")
     assert load_scenarios(file)[0].name == "All-reduce on one node"
+
+
+@pytest.mark.parametrize(
+    ("changes", "machine"),
+    [
+        (["topology={preset: hgx-h100-ndr400, nodes: 16}"], " [128 x H100 SXM5]"),
+        (["topology={preset: dgx-a100-hdr200, nodes: 4}", "topology.gpus_per_node=2"], " [8 x A100 SXM4]"),
+        (["topology={preset: hgx-h100-ndr400, nodes: 200}"], " [1,600 x H100 SXM5]"),
+        (["workload.0.sizes=2 MiB"], ""),
+        (["topology.gpus_per_node=4", "name=mine"], ""),
+    ],
+)
+def test_a_title_says_what_machine_an_override_makes(changes: list[str], machine: str, file: Path) -> None:
+    one = load_scenarios(file, changes)[0]
+    assert one.name.endswith(machine)
+    assert ("[" in one.name) is bool(machine)
+    assert one.slug == slug(one.name.removesuffix(machine), "scenario")
+    if machine:
+        topology = build_topology(one)
+        assert machine == f" [{topology.world_size:,} x {topology.gpu.model}]"
+
+
+def test_a_plans_title_says_what_machine_an_override_makes(file: Path) -> None:
+    file.write_text(
+        "name: eight GPUs\nplan: {model: llama3.1-8b, global_batch_size: 64, "
+        "clusters: [{topology: {preset: hgx-h100-ndr400, nodes: 1}}]}\n"
+    )
+    name = read_plan(file, ["plan.clusters.0.topology.nodes=2"])[0].name
+    assert name == "eight GPUs, with nodes=2 [16 x H100 SXM5]"
+    assert slug(name, "plan") == "eight-gpus-with-nodes-2"
+    assert read_plan(file)[0].name == "eight GPUs"
 
 
 def test_long_names_keep_apart(file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +224,37 @@ def test_where_nothing_fits_the_number_of_nodes_that_does_is_named(tmp_path: Pat
     text = str(result.exception)
     assert text.startswith("does not fit: all ")
     assert "cheapest mend: " in text or "it would fit with" in text
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("dp=7", r"found dp=7, but 16 GPUs by tp\*pp\*cp leave dp=1, 2, 4, 8, 16; expected such a dp"),
+        ("tp=4,pp=2,cp=1,dp=16", r"found dp=16, but 16 GPUs by tp\*pp\*cp leave dp=2; expected such a dp"),
+        ("dp=0", "found 'dp=0', expected a whole number above zero"),
+        ("dp=two", "found 'dp=two', expected a whole number above zero"),
+    ],
+)
+def test_a_dp_that_the_machine_does_not_leave_is_refused(layout: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    result = CliRunner().invoke(app, ["plan", str(path), "--near", layout])
+    assert isinstance(result.exception, ScenarioError)
+    assert re.search(said, str(result.exception)), result.exception
+
+
+@pytest.mark.parametrize("dp", [1, 2, 4])
+def test_a_layouts_dp_is_that_of_the_answer(dp: int, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    asked, document = read_plan(path, ["plan.best=1"])
+    (machine,) = machines(asked.plan, document, tmp_path)
+    assert near(asked.plan, machine, layout_of(f"dp={dp},mb=1,recompute=full")).start.step.dp == dp
+
+
+def test_a_layout_that_the_framework_does_not_have_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN)
+    words = ["plan", str(path), "--near", "tp=4,pp=2,mb=1,schedule=zb_h1", "plan.best=1", "plan.framework=fsdp2"]
+    shown = CliRunner().invoke(app, words)
+    assert "has no schedule zb_h1, only" in shown.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from commsim.cli import app
 from commsim.errors import InfeasibleError, ScenarioError
 from commsim.nccl.environment import FUNCTIONS
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tuner import choose
 from commsim.nccl.uncertainty import Spread
 from commsim.nccl.version import parse_version
-from commsim.planner.tune import LARGEST, Tuning, tune
+from commsim.planner.tune import SIZES, Tuning, tune
 from commsim.report.tuner_config import tuner_config, tuning_table
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.schema import Scenario
@@ -65,36 +63,34 @@ def plugin(text: str, collective: str, nbytes: int, nodes: int, ranks: int) -> t
     return "", "", 1
 
 
-def test_every_call_of_any_communicator_has_channels(tuning: Tuning) -> None:
+def test_a_rule_is_for_its_ranks_and_nodes_alone(tuning: Tuning) -> None:
+    """On 16 nodes a last rule of Ring and Simple made eight bytes 19 times as slow."""
     text = tuner_config(tuning)
+    assert tuning.rules
+    for rule in tuning.rules:
+        assert plugin(text, rule.collective, rule.gain_at, 1, 8) == (
+            rule.algorithm,
+            rule.protocol.lower(),
+            rule.channels,
+        )
     for collective in FUNCTIONS:
-        for nbytes in (0, 1, 1023, 1024, (1 << 20) - 1, 1 << 20, (1 << 32) - 1, 1 << 32, 1 << 40, LARGEST):
-            for shape in ((1, 8), (4, 32)):
-                assert plugin(text, collective, nbytes, *shape)[2] > 1
+        for nbytes in (0, 1, 8, 1 << 20, (1 << 40) - 1):
+            for shape in ((4, 32), (16, 128), (2, 8)):
+                assert plugin(text, collective, nbytes, *shape)[0] == ""
+    assert "*nChannels = 0;" in text
+    assert "*nChannels = 0;" in tuning_table(tuning)
 
 
-def test_rules_without_gain_say_what_nccl_chooses(tuning: Tuning, tmp_path: Path) -> None:
-    one = scenario(tmp_path)
-    model = Predictor(build_topology(one), Options(version=parse_version("2.26.2")))
-    text, kept = tuner_config(tuning), 0
-    for collective in FUNCTIONS:
-        for nbytes in (1 << k for k in range(10, 34)):
-            rule = next(r for r in tuning.rules if r.collective == collective and r.low <= nbytes <= r.high)
-            said = plugin(text, collective, nbytes, 1, 8)
-            assert said == (rule.algorithm, rule.protocol.lower(), rule.channels)
-            own = choose(model.candidates(collective, nbytes))
-            assert own is not None
-            if rule.gain == 1.0:
-                kept += 1
-                assert (rule.algorithm, rule.protocol) == (own.algorithm, own.protocol)
-    assert kept > 50
+def test_rules_end_at_the_largest_size(tuning: Tuning) -> None:
+    assert min(rule.low for rule in tuning.rules) >= min(SIZES)
+    assert max(rule.high for rule in tuning.rules) <= max(SIZES)
 
 
 def test_gains_hold_on_a_second_road(tuning: Tuning, tmp_path: Path) -> None:
     names = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS"}
     topology = build_topology(scenario(tmp_path))
-    assert tuning.gaining
-    for rule in tuning.gaining:
+    assert tuning.rules
+    for rule in tuning.rules:
         env = {"NCCL_ALGO": names[rule.algorithm], "NCCL_PROTO": rule.protocol}
         version = parse_version("2.26.2")
         forced = Predictor(topology, Options(version=version, env=env)).predict(rule.collective, rule.gain_at)
@@ -106,7 +102,7 @@ def test_gains_hold_on_a_second_road(tuning: Tuning, tmp_path: Path) -> None:
 
 def test_gains_inside_the_band_are_left_to_nccl(tuning: Tuning) -> None:
     assert tuning.refused
-    assert min(r.gain for r in tuning.gaining) > 1.05
+    assert min(r.gain for r in tuning.rules) > 1.05
     assert "inside the error band" in tuning_table(tuning)
 
 
@@ -134,12 +130,6 @@ def test_plugins_have_a_cost_table_since_2_21(
     one = scenario(tmp_path, version=version)
     with nullcontext() if known else pytest.raises(ScenarioError, match=r"expected 2\.21(\.0)? or later"):
         assert tune(one, build_topology(one), unmeasured=True, sizes=SOME).rules
-
-
-def test_the_last_rule_reaches_the_largest_size_of_a_call(tuning: Tuning) -> None:
-    """NCCL counts bytes in a size_t."""
-    last = {rule.collective: rule.high for rule in tuning.rules}
-    assert set(last.values()) == {ctypes.c_size_t(-1).value}
 
 
 def test_a_collective_that_nccl_cannot_run_has_no_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +161,12 @@ def test_rules_are_for_the_types_and_reductions_of_the_workload(
     ))  # fmt: skip
     one = load_scenarios(path)[0]
     averages = tune(one, build_topology(one), unmeasured=True, sizes=[1 << k for k in range(18, 30)])
-    assert "nvls" in {r.algorithm for r in tuning.rules if r.collective == "all_reduce"}
-    assert "nvls" not in {r.algorithm for r in averages.rules if r.collective == "all_reduce"}
+    of_sums, of_averages = (
+        {name for r in some.rules if r.collective == "all_reduce" for name in (r.algorithm, r.nccl.split("/")[0])}
+        for some in (tuning, averages)
+    )
+    assert "nvls" in of_sums
+    assert "nvls" not in of_averages
     for text in (tuner_config(averages), tuning_table(averages)):
         assert "# all_reduce: avg of bfloat16\n" in text
         assert "# reduce, reduce_scatter: sum of float32\n" in text

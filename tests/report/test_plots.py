@@ -11,6 +11,7 @@ import pytest
 
 from commsim.accuracy.compare import compare
 from commsim.measure.records import Curve
+from commsim.report.plan_tables import plot_choices
 from commsim.report.plots import figure_bytes, plot_bandwidth
 from commsim.report.style import size_ticks
 
@@ -32,9 +33,30 @@ def test_every_curve_is_named_and_the_axes_have_units(logs: int) -> None:
     assert figure.axes[0].get_title(loc="left") == "title"
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["predicted: machine", *[f"measured: log {i}" for i in range(logs)], "no algorithm can be faster"]
+    logged = [f"measured: log {i}" for i in range(logs)]
+    assert names == ["shaded: band of the prediction", "predicted: machine", *logged, "no algorithm can be faster"]
     if logs:
         assert figure.axes[1].get_ylabel() == "error of time (%)"
+
+
+def test_the_limit_is_inside_the_picture_and_named_once() -> None:
+    other = replace(PREDICTED, name="other")
+    figure = plot_bandwidth([PREDICTED, other], [], "t")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(names) == sorted({*names})
+    top = float(np.max(PREDICTED.busbw())) / 1e9
+    assert figure.axes[0].get_ylim()[1] > 2 * top  # no algorithm is quicker than half the time
+
+
+def test_the_band_of_ties_ends_at_the_margin() -> None:
+    row = {"cluster": "one", "tokens": 1e6, "pareto": True, "tp": 1, "pp": 1, "dp": 8, "tie_margin": 1.12}
+    listed = [row | {"memory_GiB": 20.0, "step_s": 10.0}, row | {"memory_GiB": 30.0, "step_s": 10.1, "tie": True}]
+    figure = plot_choices(listed, "t")
+    (band,) = figure.axes[0].patches
+    assert band.get_extents().transformed(figure.axes[0].transData.inverted()).intervaly == pytest.approx([10.0, 11.2])
+    assert "ties with the best: up to 12 % slower" in [text.get_text() for text in figure.legends[0].get_texts()]
+    old = [{name: value for name, value in one.items() if name != "tie_margin"} for one in listed]
+    assert not plot_choices(old, "t").axes[0].patches
 
 
 def test_size_labels_are_powers_of_two() -> None:

@@ -19,7 +19,7 @@ from commsim.planner import tune as tune_module
 from commsim.planner.tune import tune
 from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
-from commsim.scenario.params import Seen
+from commsim.scenario.params import Errors, Seen
 from commsim.scenario.seen import Validity, validity_of
 from commsim.scenario.setting import build_topology
 
@@ -102,7 +102,7 @@ def test_rules_are_of_what_was_measured(scenario: Path, tmp_path: Path, monkeypa
     assert fit is not None
     monkeypatch.setattr(Validity, "widest", lambda *_: (0.999, 1.001))
     tuning = tune(one, build_topology(one), sizes=sizes)
-    assert {rule.collective for rule in tuning.gaining} == {"all_reduce"}
+    assert {rule.collective for rule in tuning.rules} == {"all_reduce"}
     assert tuning.unmeasured
     assert "all_reduce" not in {rule.collective for rule in tuning.unmeasured}
     first = tune_module.measure_first(tuning)
@@ -144,3 +144,98 @@ def test_a_fit_that_needs_one_is_refused(scenario: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("commsim.fitting.suspects.MOST_TIMES", 1.01)
     with pytest.raises(CalibrationError, match="the shipped one, expected at most"):
         calibrate(curve_model(one, here, [curve]), [curve])
+
+
+def measured(sizes: dict[int, bool], **more: object) -> Validity:
+    """A fit of all_reduce on one node of eight, with the sizes and whether it agrees with the log there."""
+    off = tuple(size for size, agrees in sizes.items() if not agrees)
+    call = CALLS[0].model_copy(update={"sizes_bytes": tuple(sizes), "off_bytes": off})
+    return Validity("p.yaml", (call,), "2.26.2", (0.999, 1.001), None, **more)  # type: ignore[arg-type]
+
+
+def rules_with(fit: Validity, scenario: Path, patch: pytest.MonkeyPatch) -> tune_module.Tuning:
+    one = load_scenarios(scenario)[0]
+    patch.setattr(tune_module, "choice_margin", lambda: 1.001)
+    patch.setattr(tune_module, "validity_of", lambda _: fit)
+    return tune(one, build_topology(one), sizes=[1 << 20])
+
+
+def test_rules_stay_within_the_sizes_that_were_measured(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {1 << k: True for k in range(14, 23)}
+    whole = rules_with(measured(sizes), scenario, monkeypatch)
+    assert whole.rules
+    assert {rule.collective for rule in whole.rules} == {"all_reduce"}
+    assert min(rule.low for rule in whole.rules) >= 1 << 14
+    assert max(rule.high for rule in whole.rules) <= 1 << 22
+    last = max(rule.high for rule in whole.rules)
+    inside = {size: agrees for size, agrees in sizes.items() if size <= whole.rules[-1].gain_at}
+    less = rules_with(measured(inside), scenario, monkeypatch)
+    assert max(rule.high for rule in less.rules) == max(inside) <= last
+
+
+def test_no_rule_where_the_fit_does_not_agree_with_the_log(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {1 << k: True for k in range(14, 23)}
+    worst = rules_with(measured(sizes), scenario, monkeypatch).rules[0].gain_at
+    assert measured(sizes | {worst: False}).sizes("all_reduce", build_topology(load_scenarios(scenario)[0])) == (
+        sizes | {worst: False}
+    )
+    with pytest.raises(InfeasibleError, match="1 gains are predicted at sizes where the fit does not agree with the"):
+        rules_with(measured(sizes | {worst: False}), scenario, monkeypatch)
+
+
+def test_neighbours_are_one_rule_that_ends_before_a_size_without() -> None:
+    def of(size: int, algorithm: str) -> tuple[int, tune_module.Rule]:
+        return size, tune_module.Rule("all_reduce", size, size, algorithm, "LL", 8, gain=1.0 + size / 100, gain_at=size)
+
+    sizes = [(2, None), of(4, "ring"), of(8, "ring"), (16, None), of(32, "ring"), of(64, "tree")]
+    merged = [(rule.low, rule.high, rule.algorithm, rule.gain_at) for rule in tune_module._merged(sizes)]
+    assert merged == [(4, 15, "ring", 8), (32, 63, "ring", 32), (64, 64, "tree", 64)]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"errors": {"collectives": Errors(fitted=0.108, shipped=0.104)}}, "no better than what ships on collectives"),
+        ({"slower": ("all.log is slow",)}, "fitted to a sick machine: all.log is slow"),
+        ({"conditions": {"gpu": "A100 SXM4"}}, "fitted to another machine"),
+    ],
+)
+def test_a_fit_that_cannot_be_trusted_gives_no_rule(
+    more: dict[str, object], reason: str, scenario: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {1 << k: True for k in range(14, 23)}
+    with pytest.raises(InfeasibleError, match=reason):
+        rules_with(measured(sizes, **more), scenario, monkeypatch)
+
+
+def test_a_calibration_of_another_machine_is_told(scenario: Path, tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    words = ["calibrate", str(scenario), str(log(tmp_path)), "-o", str(params), "--no-plot"]
+    CliRunner().invoke(app, words, catch_exceptions=False)
+    run = ["run", str(scenario), f"params={params}", "--no-files"]
+    same = CliRunner().invoke(app, run, catch_exceptions=False)
+    other = CliRunner().invoke(app, [*run, "topology.preset=dgx-a100"], catch_exceptions=False)
+    assert "another machine" not in same.stderr
+    assert "params.yaml was fitted to another machine (gpu H100 SXM5, here A100 SXM4)" in other.stderr
+    here = build_topology(load_scenarios(scenario)[0])
+    old = Validity("p.yaml", CALLS, "", None, None, {"topology": "dgx-a100"})
+    assert "(topology dgx-a100, here hgx-h100)" in old.other_machine(here)
+    network = {"gpu": "H100 SXM5", "fabric": "ethernet", "nics_per_node": 4}
+    assert measured({}, conditions=network).other_machine(here) == ""  # one node uses no network
+    two = build_topology(load_scenarios(scenario, ["topology={preset: hgx-h100-ndr400, nodes: 2}"])[0])
+    words_of_two = measured({}, conditions=network | {"nodes": 2}).other_machine(two)
+    assert "fabric ethernet, here infiniband; nics_per_node 4, here 8" in words_of_two
+
+
+def test_a_sick_log_is_told_and_gives_no_rule(scenario: Path, tmp_path: Path) -> None:
+    params = tmp_path / "params.yaml"
+    for times, sick in ((1.05, False), (2.5, True)):
+        words = ["calibrate", str(scenario), str(log(tmp_path, times)), "-o", str(params), "--no-plot"]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0
+        assert ("is slow for such a machine, x2.50 above 1 MiB" in done.stderr) is sick
+        assert bool(yaml.safe_load(params.read_text()).get("slower")) is sick
+    refused = CliRunner().invoke(app, ["tune", str(scenario), f"params={params}", "-o", str(tmp_path / "t.conf")])
+    assert isinstance(refused.exception, InfeasibleError)
+    assert "sick machine" in str(refused.exception)
+    assert not (tmp_path / "t.conf").exists()
