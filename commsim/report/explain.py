@@ -85,7 +85,7 @@ def _perfect_words(explanation: Explanation) -> list[str]:
     gain = 100 * (1 - explanation.perfect_s / explanation.seconds)
     at = format_time(explanation.perfect_s)
     return [
-        f"No collectives could make it quicker than {at}, {gain:.1f} % less (library=synthesized: the links' limit)."
+        f"No collectives make it quicker than {at}, {gain:.1f} % less (library=synthesized: the limit of the links)."
     ]
 
 
