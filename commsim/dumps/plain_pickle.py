@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -49,16 +50,18 @@ def load_plain(data: bytes) -> Any:
     machine = _PickleMachine()
     offset = 0
     try:
-        for count, (opcode, argument, at) in enumerate(pickletools.genops(io.BytesIO(data))):
-            offset = at or 0
-            if count > MOST_OPCODES:
-                raise PickleFaultError(offset, f"found more than {MOST_OPCODES:,} opcodes")
-            if opcode.name == "STOP":
-                return machine.stop()
-            machine.run(opcode.name, argument, offset)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # of escapes that Python does not know
+            for count, (opcode, argument, at) in enumerate(pickletools.genops(io.BytesIO(data))):
+                offset = at or 0
+                if count > MOST_OPCODES:
+                    raise PickleFaultError(offset, f"found more than {MOST_OPCODES:,} opcodes")
+                if opcode.name == "STOP":
+                    return machine.stop()
+                machine.run(opcode.name, argument, offset)
     except PickleFaultError:
         raise
-    except (ValueError, IndexError, TypeError, KeyError, OverflowError, MemoryError) as error:
+    except (ValueError, IndexError, TypeError, KeyError, OverflowError, MemoryError, DeprecationWarning) as error:
         raise PickleFaultError(offset, f"found no sound pickle: {str(error)[:100]}") from None
     raise PickleFaultError(len(data), "the file ends within the pickle")
 

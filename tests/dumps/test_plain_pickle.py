@@ -69,6 +69,7 @@ def test_what_refers_to_itself() -> None:
         (b"\x80\x02(.", r"a mark where a value belongs"),
         (b"\x80\x02h\x07.", r"found no sound pickle"),
         (b"\x80\x02\x8a\x40" + b"\x7f" * 64 + b".", r"found an integer of 511 bits"),
+        (b"S'\\J'\n.", "no sound pickle"),
     ],
 )
 def test_refused_by_name_and_place(data: bytes, says: str) -> None:
