@@ -147,8 +147,13 @@ def synthesize(
 
         if many:
             found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
+            cut_short = len(found) < len(SIZES)
         else:
-            found = [TreeSearch(question, asked.budget).run(told)]
+            search = TreeSearch(question, asked.budget)
+            found = [search.run(told)]
+            cut_short = search.interrupted
+    if cut_short:
+        typer.echo("warning: interrupted: the best so far", err=True)
     better = beside_trees is not None and not many and beside_trees.seconds < found[0].seconds
     if better and beside_trees is not None and place.topology is not None:
         show_plan(beside_trees, place.topology, out, json_output)

@@ -20,6 +20,7 @@ from commsim.doctor.group_test import GroupTest
 from commsim.doctor.posterior import Observation
 from commsim.document import parse_documents, raise_faults, read_text, validate
 from commsim.errors import CommsimError, Fault, LogFormatError
+from commsim.files import text_within
 
 LOG_LIMIT = 64 << 20
 MOST_RESULTS = 1000
@@ -133,15 +134,14 @@ def _log_text(path: Path) -> str:
                 [Fault(str(path), 0, 0, "", "found no file, expected a log, .csv or .yaml")],
                 LogFormatError,
             )
-        with path.open("rb") as stream:
-            raw = stream.read(LOG_LIMIT + 1)
+        text = text_within(path, LOG_LIMIT)
     except OSError as fault:
         raise_faults([Fault(str(path), 0, 0, "", f"cannot be read: {fault.strerror}")], LogFormatError)
-    if len(raw) > LOG_LIMIT:
+    if text is None:
         raise_faults(
             [Fault(str(path), 0, 0, "", "found more than 64 MiB, expected a log of some runs")], LogFormatError
         )
-    return raw.decode("utf-8", "replace")
+    return text
 
 
 def _add_log(path: Path, text: str, findings: DoctorInput) -> None:

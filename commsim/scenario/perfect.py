@@ -20,11 +20,10 @@ from commsim.synthesis.bound import BoundQuestion, QuickBound, quick_bound, shar
 from commsim.synthesis.machine import adds_somewhere
 from commsim.topology.kinds import Float64
 from commsim.topology.tree import TreeRoutes
-from commsim.training.communicators import SEND, Ranks, on_routes
+from commsim.training.communicators import SEND, OffGpu, Ranks, on_routes
 from commsim.training.nccl_groups import named, turns
 
 if TYPE_CHECKING:
-    from commsim.nccl.memory import CommunicatorMemory
     from commsim.scenario.collective import CollectiveSpec
     from commsim.topology.graph import Topology
 
@@ -59,7 +58,7 @@ class PerfectRows(RowPredictor):
         return replace(self.row(size, seconds), algorithm=SYNTHESIZED, bottleneck=where, level="closed_form")
 
 
-class PerfectGroups:
+class PerfectGroups(OffGpu):
     """`GroupCalls` at the limit: of each group alone, and of the NICs of every node for all groups together.
 
     What other calls have of NVLink at the same time is left out: a GPU is in one group of a call, and its calls follow
@@ -101,20 +100,6 @@ class PerfectGroups:
                     own = ports[node][ports[node] >= 0]
                     put[own] += held_s[node] * t.link_bandwidth[own]
         return LinkLoad.of(put, (put > 0).astype(np.float64), t.link_bandwidth)
-
-    def communicators(self, rank: int) -> list[CommunicatorMemory]:
-        """As of `GroupCalls`: none."""
-        del rank
-        return []
-
-    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
-        """As of `GroupCalls`: none."""
-        del collective, nbytes, ranks
-        return 0
-
-    def fresh(self) -> PerfectGroups:
-        """As of `GroupCalls`; it does not count its calls."""
-        return self
 
     def _bound(self, collective: str, ranks: Ranks) -> QuickBound:
         key = collective, ranks.tobytes()

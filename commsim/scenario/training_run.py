@@ -11,7 +11,6 @@ from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
 from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
-from commsim.scenario.perfect import SYNTHESIZED, PerfectGroups
 from commsim.scenario.predictors import survived
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
@@ -268,7 +267,9 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
                 "healthy machine; a collective or jobs of the same groups say what a fault costs"
             )
         return calls
-    if library.name == SYNTHESIZED:
+    if library.name == "synthesized":
+        from commsim.scenario.perfect import PerfectGroups
+
         return PerfectGroups(topology, latency)
     version = library.named_version
     env, text = for_groups(topology, version or ASSUMED, library.env)

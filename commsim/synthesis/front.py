@@ -18,7 +18,7 @@ def front(
     budget_s: float = 60.0,
     track: Callable[[Synthesis], None] | None = None,
 ) -> list[Synthesis]:
-    """The quickest schedule of every size; all sizes share their trees, and the budget evenly."""
+    """The quickest schedule of every size; all share their trees, and the budget evenly. Ctrl-C leaves the rest out."""
     started = time.monotonic()
     first: TreeSearch | None = None
     out: list[Synthesis] = []
@@ -29,4 +29,6 @@ def front(
         out.append(search.run())
         if track is not None:
             track(out[-1])
+        if search.interrupted:
+            break
     return out

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -167,7 +168,7 @@ class TreeSearch:
         else:
             self.limit, self._packing = other.limit, other._packing
         self.best: Synthesis | None = None
-        self.even = False
+        self.even = self.interrupted = False
         self.most_pieces = _MOST_PIECES
 
     @property
@@ -194,20 +195,25 @@ class TreeSearch:
         return self._packing
 
     def run(self, track: Callable[[Synthesis], None] | None = None) -> Synthesis:
-        """The quickest schedule that is found until all has been tried or the time is up."""
-        for forest in self.forests():
-            before = self.best
-            self._cut(forest)
-            if track is not None and self.best is not None and self.best is not before:
-                track(self.best)
-            if self._stop:
-                break
-        before = self.best
-        self._known()
+        """The quickest schedule that is found until all has been tried, the time is up, or Ctrl-C ends the search."""
+        try:
+            for forest in self.forests():
+                self._tracked(partial(self._cut, forest), track)
+                if self._stop:
+                    break
+            self._tracked(self._known, track)
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.interrupted = True
         assert self.best is not None
-        if track is not None and self.best is not before:
-            track(self.best)
         return self.best
+
+    def _tracked(self, work: Callable[[], None], track: Callable[[Synthesis], None] | None) -> None:
+        before = self.best
+        work()
+        if track is not None and self.best is not None and self.best is not before:
+            track(self.best)
 
     def _known(self) -> None:
         """Tries known algorithms where the array is small and the trees are not near the limit, for some seconds."""

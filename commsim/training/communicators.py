@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +62,25 @@ class GroupCalls(Protocol):
         ...
 
 
-class GlooGroups:
+class OffGpu:
+    """The part of `GroupCalls` of calls that hold nothing of a GPU, and are not counted."""
+
+    def communicators(self, rank: int) -> list[CommunicatorMemory]:
+        """None: no buffers lie on a GPU."""
+        del rank
+        return []
+
+    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
+        """None: no kernel of theirs runs."""
+        del collective, nbytes, ranks
+        return 0
+
+    def fresh(self) -> Self:
+        """The same."""
+        return self
+
+
+class GlooGroups(OffGpu):
     """`GroupCalls` by gloo's model: a group is a job on as many nodes, with as many GPUs of each.
 
     ``part(nodes, gpus_per_node)`` builds that part of the machine; a group that has a part of a node's GPUs has that
@@ -96,20 +114,6 @@ class GlooGroups:
                 self._predictors[group] = GlooPredictor(part, self._parameters, one_host=self._one_host, mode="single")
             self._known[key] = self._predictors[group].predict(collective, key[1]).time_s
         return self._known[key]
-
-    def communicators(self, rank: int) -> list[CommunicatorMemory]:
-        """As of `GroupCalls`: none, whose buffers would lie on a GPU."""
-        del rank
-        return []
-
-    def sms(self, collective: str, nbytes: float, ranks: Ranks) -> int:
-        """As of `GroupCalls`: none, processors reduce and send."""
-        del collective, nbytes, ranks
-        return 0
-
-    def fresh(self) -> GlooGroups:
-        """As of `GroupCalls`; it does not count its calls."""
-        return self
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
         """As of `GroupCalls`, by the messages of a small call."""

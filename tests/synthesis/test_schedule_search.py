@@ -15,7 +15,7 @@ from commsim.synthesis.front import front
 from commsim.synthesis.in_steps import run_in_steps
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
-from commsim.synthesis.search import COLLECTIVES, Aim, TreeSearch, laid_out
+from commsim.synthesis.search import COLLECTIVES, Aim, Synthesis, TreeSearch, laid_out
 from commsim.synthesis.timing import program_of
 from commsim.topology.presets import load_preset
 
@@ -118,3 +118,16 @@ def test_an_array_that_does_not_divide_evenly_is_not_below_its_limit() -> None:
     ring = network_of([(str(k), str((k + 1) % 3), 1.0, 0.0) for k in range(3)], ["0", "1", "2"])
     one = TreeSearch(Aim(ring, "gather", 100, root=0)).run()
     assert 1.0 <= one.ratio < 1.02
+
+
+def test_an_interrupted_search_gives_the_best_so_far() -> None:
+    question = Aim(machine_network(load_preset("dgx-1v")), "all_gather", 1 << 22, itemsize=4)
+
+    def interrupt(_: Synthesis) -> None:
+        raise KeyboardInterrupt
+
+    search = TreeSearch(question)
+    one = search.run(interrupt)
+    assert search.interrupted
+    assert one is search.best
+    check(one.laid.schedule)
