@@ -9,9 +9,12 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # Code that protoc 5.26 makes runs with every protobuf since; later ones refuse to run with older libraries. It wants an
 # older protobuf for itself than the other tools do.
 PROTOC := grpcio-tools==1.65.5 'setuptools<81'
+# The parts of ECharts that pages use, bundled: a page of a report holds them inline.
+ECHARTS := echarts@6.1.0 esbuild@0.28.2
+BANNER  := /*! Apache ECharts 6.1.0, Copyright 2017-2026 The Apache Software Foundation, Apache-2.0; zrender, Copyright 2017 Baidu Inc., BSD-3-Clause; tslib, Copyright Microsoft Corporation, 0BSD. Bundled by "make charts". Licences: LICENSE-echarts.txt */
 FAST   := not slow and not benchmark_bar
 
-.PHONY: chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: charts chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -76,6 +79,12 @@ chakra: ## compile the messages of Chakra files anew, in an environment of its o
 	$(PYTHON) -m venv $(VENV)/protoc
 	$(VENV)/protoc/bin/python -m pip install --quiet --disable-pip-version-check $(PROTOC)
 	$(VENV)/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. commsim/chakra/messages.proto
+
+charts: ## bundle the chart library of pages anew, with npm, in an environment of its own
+	mkdir -p $(VENV)/charts && cp .ci/echarts/entry.js $(VENV)/charts/
+	cd $(VENV)/charts && npm install --silent --no-save $(ECHARTS) && npx esbuild entry.js --bundle --minify \
+	  --legal-comments=none --format=iife --global-name=echarts --banner:js='$(BANNER)' --outfile=echarts.js
+	cp $(VENV)/charts/echarts.js commsim/report/static/echarts.js
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
