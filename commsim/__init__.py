@@ -19,3 +19,10 @@ def __getattr__(name: str) -> Any:
     if name not in api.__all__:
         raise AttributeError(f"module 'commsim' has no attribute {name!r}")
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """The functions and answers of `commsim.api`, for completion."""
+    from importlib import import_module
+
+    return sorted((*import_module("commsim.api").__all__, "__version__"))

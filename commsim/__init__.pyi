@@ -1,6 +1,8 @@
 from commsim.api import Compared as Compared
 from commsim.api import CostTable as CostTable
+from commsim.api import Machines as Machines
 from commsim.api import Planned as Planned
+from commsim.api import Ran as Ran
 from commsim.api import Result as Result
 from commsim.api import Swept as Swept
 from commsim.api import compare as compare
@@ -12,6 +14,7 @@ from commsim.api import run as run
 from commsim.api import run_all as run_all
 from commsim.api import serve as serve
 from commsim.api import sweep as sweep
+from commsim.api import topologies as topologies
 from commsim.api import write_report as write_report
 
 __version__: str

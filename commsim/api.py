@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsim.document.types import Document
-from commsim.errors import ScenarioError
+from commsim.errors import CommsimWarning, ScenarioError
+from commsim.nccl.job_notes import NO_VERSION
 from commsim.report.answers import Compared, Planned, Swept
+from commsim.report.machines import Machines
+from commsim.report.ran import Ran
 from commsim.scenario.cost_question import AnyMachine, AskedCall
 from commsim.scenario.cost_source import GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Compared",
     "CostTable",
+    "Machines",
     "Planned",
+    "Ran",
     "Result",
     "Swept",
     "compare",
@@ -37,29 +43,36 @@ __all__ = [
     "run_all",
     "serve",
     "sweep",
+    "topologies",
     "write_report",
 ]
 
 
-def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Result:
+def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Ran:
     """The result of one scenario: a file, the name of a shipped one, or the same keys as a mapping.
 
     `overrides` are ``key.path=value`` texts as on the command line. Raises ScenarioError (a CommsimError) with every
-    fault, also if the file holds several scenarios; `run_all` takes those.
+    fault, also if the file holds several scenarios; `run_all` takes those. What one should know of the answer comes
+    as a Python warning too (CommsimWarning); that a version of NCCL is assumed stands in `warnings` alone.
 
     >>> import commsim as cs
     >>> result = cs.run("allreduce-8-h100", "workload.0.sizes=64 MiB")
     >>> [int(size) for size in result.to_frame()["size_bytes"]]
     [67108864]
     """
-    results = run_all(scenario, *overrides)
+    results = _run(scenario, overrides)
     if len(results) != 1:
         raise ScenarioError(f"found {len(results)} scenarios in {scenario}, expected one; run_all takes several")
     return results[0]
 
 
-def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequence[Result]:
+def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequence[Ran]:
     """The results of every scenario of a file, in order."""
+    return _run(scenario, overrides)
+
+
+def _run(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[Ran]:
+    """The answers, warnings told to whoever called `run` or `run_all`."""
     if isinstance(scenario, Mapping):
         from commsim.document import apply_overrides, raise_faults
 
@@ -67,8 +80,24 @@ def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequen
         made, faults = check_document(document, Path())
         if made is None or faults:
             raise_faults(faults)
-        return [run_scenario(made)]
-    return [run_scenario(one) for one in load_scenarios(find_scenario(str(scenario)), overrides)]
+        scenarios = [made]
+    else:
+        scenarios = load_scenarios(find_scenario(str(scenario)), overrides)
+    answers = [Ran.of(run_scenario(one)) for one in scenarios]
+    for text in dict.fromkeys(text for answer in answers for text in answer.warnings if text != NO_VERSION):
+        warnings.warn(text, CommsimWarning, stacklevel=3)
+    return answers
+
+
+def topologies() -> Machines:
+    """The machines that are described already, by name: `run` and `cost` take them as ``preset``.
+
+    >>> import commsim as cs
+    >>> frame = cs.topologies().to_frame()
+    >>> frame[frame.name == "hgx-h100-ndr400"].gpu.item()
+    'H100 SXM5'
+    """
+    return Machines.shipped()
 
 
 def compare(
@@ -231,24 +260,13 @@ def plot(
     `item` is the place of a workload item, from 0; `path` that of a sweep. A matplotlib Figure:
     ``plot(result).savefig("bandwidth.svg")``; notebooks show it. Raises CommsimError, naming the kinds that there are.
     """
-    from commsim.report.kinds import kinds_of, pictures
-    from commsim.report.read_saved import saved_of
-    from commsim.report.view import PictureChoice
-
-    if not isinstance(answer, (Result, Planned, Swept)):
-        return answer.plot()
-    saved = saved_of(answer) if isinstance(answer, Result) else answer.saved()
-    default = "knees" if isinstance(answer, Swept) and not kind else ""
-    wanted = kind or default or next(iter(kinds_of(saved)), "")
-    return pictures(saved, wanted, PictureChoice(item + 1 if isinstance(answer, Result) else None, path or None))[0][1]
+    return (Ran.of(answer) if isinstance(answer, Result) else answer).plot(kind, item, path)
 
 
 def write_report(answer: Result | Compared | Planned | ServingPlan | Swept, file: str | Path) -> Path:
     """Writes an answer as one HTML file that loads nothing; returns its path."""
     from commsim.files import write_atomically
-    from commsim.report.explain import result_page
     from commsim.report.page import html
-    from commsim.report.run_files import compared
 
-    page = result_page(answer, compared(answer).comparisons) if isinstance(answer, Result) else answer.page()
+    page = (Ran.of(answer) if isinstance(answer, Result) else answer).page()
     return write_atomically(Path(file), html(page))

@@ -23,6 +23,14 @@ from dataclasses import dataclass
 class CommsimError(Exception):
     """Base of all errors that a user's input can cause."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints in a notebook: the message, no frames of the library."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class CommsimWarning(UserWarning):
+    """What a user of the Python functions should know of an answer."""
+
 
 class UnitError(CommsimError, ValueError):
     """A quantity string that cannot be read."""

@@ -101,7 +101,7 @@ def compare(
             write_atomically(folder / "comparison.csv", comparison_csv([v.comparison for v, _ in compared.verdicts]))
         )
     if plot:
-        written += write_both(folder / "comparison", compared.plot())
+        written += write_both(folder / "comparison", compared.draw())
     if html is not None:
         from commsim.report.page import html as page_text
 

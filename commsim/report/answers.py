@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commsim.accuracy.compare import Comparison
 from commsim.accuracy.verdict import Verdict
@@ -14,6 +13,7 @@ from commsim.accuracy.whatif import Tried
 from commsim.planner.around import Neighbour, Sensitivity
 from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.results import columns, flat_rows
+from commsim.report.answered import Answered, OnePicture
 from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
 from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows, ties
 from commsim.report.saved import Saved
@@ -58,29 +58,8 @@ MOST_ENOUGH = 8  # answers to how much fabric is enough
 MOST_LINES = 3  # knees of one path among the first lines
 
 
-class Answered:
-    """What all answers share: they print as their sentences; a notebook shows the table too."""
-
-    @property
-    def answer(self) -> tuple[str, ...]:
-        """The answer in sentences."""
-        raise NotImplementedError
-
-    def to_frame(self) -> pd.DataFrame:
-        """All rows as a data frame, units in the column names."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return "\n".join(self.answer) or f"{len(self.to_frame())} rows: to_frame() has them"
-
-    def _repr_html_(self) -> str:
-        sentences = "".join(f"<p>{escape(line)}</p>" for line in self.answer)
-        table = self.to_frame().dropna(axis=1, how="all")
-        return sentences + str(table.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Compared(Answered):
+class Compared(OnePicture):
     """Measured curves beside what was predicted: a verdict for each pair, with the what-ifs that fit better."""
 
     verdicts: tuple[tuple[Verdict, Sequence[Tried]], ...]
@@ -115,7 +94,7 @@ class Compared(Answered):
                 records.append({**curve, **size, "measured_busbw_GBps": busbw})
         return pd.DataFrame(records)
 
-    def plot(self) -> Figure:
+    def draw(self) -> Figure:
         """Bus bandwidth over message size, measured and predicted, with the error below."""
         from commsim.report.plots import plot_comparisons
 
@@ -207,6 +186,7 @@ class Swept(Answered):
     points: tuple[dict[str, Any], ...]
     base: str
     idle: Mapping[str, str] = field(default_factory=dict)  # by path, why it changes nothing
+    first_picture: ClassVar[str] = "knees"
 
     @property
     def answer(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commsim.report import style
-from commsim.rl.step import ENGINES, TRAINER, Span
+from commsim.rl.step import ENGINES, TRAINER, TimedPhase
 from commsim.units import format_time
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def lanes(item: RlItem) -> list[str]:
     return list(dict.fromkeys(_place(item, span) for span in item.step.spans))
 
 
-def _place(item: RlItem, span: Span) -> str:
+def _place(item: RlItem, span: TimedPhase) -> str:
     if item.engine_gpus == 0 and span.phase.place in (ENGINES, TRAINER):
         return "all GPUs"
     return span.phase.place
 
 
-def _bar(axes: Axes, span: Span, row: int, step_s: float) -> None:
+def _bar(axes: Axes, span: TimedPhase, row: int, step_s: float) -> None:
     phase = span.phase
     axes.barh(row, phase.seconds, left=span.start_s, height=0.72, color=STAGE_COLOURS[phase.stage], edgecolor="white")
     if phase.seconds > _NARROW * step_s:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
-from commsim.report.answers import Answered
+from commsim.report.answered import OnePicture
 from commsim.report.generation_words import each_words, user_words
 from commsim.report.page import Code, Page, Section, Text, picture, table
 from commsim.report.tables import aligned
@@ -24,7 +24,7 @@ MOST_FRONTS = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ServingPlan(Answered):
+class ServingPlan(OnePicture):
     """An answer with its question; `scenario` is the file of the best choice as YAML."""
 
     name: str
@@ -132,7 +132,7 @@ class ServingPlan(Answered):
         lines += [f"#   {n} cuts left out: {reason}" for reason, n in self.found.left_out.most_common()]
         return lines
 
-    def plot(self) -> Figure:
+    def draw(self) -> Figure:
         """Tokens a second of a GPU against those of a user."""
         return plot_front(self)
 

@@ -59,10 +59,11 @@ def drawing(width: float, height: float, provenance: str = "", **subplots: Any) 
     """A figure of so many inches with its axes (`subplots` as of `Figure.subplots`), signed when it is done."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+
+    from commsim.report.figure import ShownFigure
 
     with mpl.rc_context(cast("Any", RC)):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = ShownFigure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(**subplots)
         _fold(figure, width)

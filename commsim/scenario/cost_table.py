@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commsim.document.types import show
-from commsim.errors import CommsimError, LogFormatError, UnitError
+from commsim.errors import CommsimError, CommsimWarning, LogFormatError, UnitError
 from commsim.files import check_writable, safe_cell, write_atomically
 from commsim.units import microseconds, parse_bytes
 
@@ -208,7 +208,7 @@ class CostTable:
         for text in self.warnings:
             if text not in self._unspoken:
                 self._unspoken.add(text)
-                warnings.warn(text, stacklevel=1)
+                warnings.warn(text, CommsimWarning, stacklevel=1)
 
     def _last(self) -> float:
         cell = _CELLS - 1

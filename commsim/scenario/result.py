@@ -30,7 +30,7 @@ _PRINTED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The answer to one scenario; it prints as a table, and a notebook shows it as one.
+    """The answer to one scenario; it prints as a table.
 
     `answers` are those to the entries of the workload, in the order of the file, each with its rows (`records`) and
     all its values (`to_dict`); `resolved` is the scenario as YAML with everything written out, and `scenario_hash` that
@@ -111,14 +111,14 @@ class Result:
         kinds = [answer.kind for answer in self.answers]
         return lists | ({"order": kinds} if len(set(kinds)) > 1 else {})
 
-    def _full_columns(self) -> pd.DataFrame:
+    def full_columns(self) -> pd.DataFrame:
         """The rows without the columns that hold nothing."""
         frame = self.to_frame()
         return frame[[name for name in frame if not frame[name].isin(["", None]).all()]].dropna(axis=1, how="all")
 
     def __repr__(self) -> str:
         """The name, the warnings and the main columns of the rows; of what has no rows, how much there is."""
-        frame = self._full_columns()
+        frame = self.full_columns()
         shown = frame[[name for name in frame.columns if name in _PRINTED] or list(frame.columns)]
         rows = [shown.to_string(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}")] if len(shown) else []
         others: dict[str, int] = {}
@@ -126,11 +126,3 @@ class Result:
             others[answer.kind] = others.get(answer.kind, 0) + answer.unlisted
         rows += [f"{count} {kind}: to_dict() has them" for kind, count in others.items() if count]
         return "\n".join([self.name, *self.warnings, *rows])
-
-    def _repr_html_(self) -> str:
-        """The rows without the columns that hold nothing, below the name and the warnings."""
-        from html import escape
-
-        head = f"<p><b>{escape(self.name)}</b></p>" + "".join(f"<p>{escape(text)}</p>" for text in self.warnings)
-        shown = self._full_columns()
-        return head + str(shown.to_html(index=False, max_rows=60, float_format=lambda v: f"{v:.4g}"))
