@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+
 from matplotlib.figure import Figure
+
+DOTS = 110  # per inch: the width of a notebook's column
 
 
 class ShownFigure(Figure):
     """A matplotlib Figure with its picture."""
 
     def _repr_png_(self) -> bytes:
-        from commsim.report.plots import figure_bytes
-
-        return figure_bytes(self, "png")
+        stream = io.BytesIO()
+        self.savefig(stream, format="png", dpi=DOTS)
+        return stream.getvalue()
