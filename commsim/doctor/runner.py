@@ -125,7 +125,8 @@ def on_testbed(topology: Topology) -> Iterator[Measure]:
 def _with_gloo(test: GroupTest, places: Sequence[Host]) -> float:
     from commsim.measure.launcher import launch
     from commsim.measure.parsers import read_measured
-    from commsim.measure.run import Run, Task
+    from commsim.measure.run import Run
+    from commsim.measure.tasks import Task
     from commsim.measure.wiring import address
 
     with tempfile.TemporaryDirectory() as folder:

@@ -17,8 +17,9 @@ from commsim.lab.ranks import Ranks
 from commsim.lab.stages import COLLECTIVES, FORCED, GRAPHS, MEASURED, RATES, REGISTERED, SINGLE, STEPS
 from commsim.measure.capture import CHOICES, read_object
 from commsim.measure.gpu import gpus
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
 from commsim.measure.run_folder import read_conditions
+from commsim.measure.tasks import Task
 from commsim.nccl.environment import FUNCTIONS
 
 PARTS = (COLLECTIVES, RATES, STEPS, FORCED, GRAPHS, REGISTERED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.measure.run import Task, TrainingTask
+from commsim.measure.tasks import Task, TrainingTask
 
 COLLECTIVES, SINGLE, FORCED, STEPS, RATES = "collectives", "single", "forced", "steps", "rates"
 GRAPHS, REGISTERED = "graphs", "registered"

@@ -12,7 +12,7 @@ from typing import Any
 from commsim.collectives.semantics import GATHERING, SCATTERING
 from commsim.measure.libnccl import DATATYPES, REDUCTIONS, Nccl
 from commsim.measure.pattern import Pattern
-from commsim.measure.run import Task
+from commsim.measure.tasks import Task
 
 Calls = list[tuple[Any, tuple[Any, ...]]]
 """Entry points with their arguments, to be called one after the other."""

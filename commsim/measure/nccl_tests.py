@@ -23,9 +23,10 @@ from commsim.measure.conditions import environment
 from commsim.measure.gpu import gpus
 from commsim.measure.nccl_log import read_log
 from commsim.measure.rows import Group, LogTable
-from commsim.measure.run import REGISTRATIONS, Repeat, Run, Task
+from commsim.measure.run import REGISTRATIONS, Repeat, Run
 from commsim.measure.run_folder import RunFolder
 from commsim.measure.table import format_row
+from commsim.measure.tasks import Task
 from commsim.units import format_bytes
 
 _SHORT = {"all_to_all": "alltoall", "send_recv": "sendrecv"}

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from commsim.collectives.semantics import GATHERING, SCATTERING
 from commsim.measure.pattern import Pattern, pattern_of
-from commsim.measure.run import IN_PLACE_ONLY, Task
+from commsim.measure.run import IN_PLACE_ONLY
+from commsim.measure.tasks import Task
 
 # torch 2.13 renamed the two and warns of the old names, which are the only ones before.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

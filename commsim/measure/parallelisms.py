@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import batch, compute_type, loss, sharded, stage, tensor_slice, whole
+from commsim.measure.tasks import TrainingTask
 
 _MIB = 2**20
 

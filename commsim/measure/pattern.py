@@ -17,7 +17,7 @@ import torch
 
 from commsim.collectives.schedule import split_evenly
 from commsim.collectives.semantics import GATHERING, ITEM_BYTES, REDUCING, ROOTED, SCATTERING, TO_ROOT
-from commsim.measure.run import Task
+from commsim.measure.tasks import Task
 
 PERIOD = 1021
 

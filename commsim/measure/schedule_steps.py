@@ -19,7 +19,7 @@ from commsim.collectives.semantics import ALL_RANKS, postcondition, precondition
 from commsim.errors import ScheduleError
 from commsim.measure.operations import ReadyCollective
 from commsim.measure.pattern import TORCH_TYPES, Pattern, Stretch
-from commsim.measure.run import Task
+from commsim.measure.tasks import Task
 
 _COMBINE = {"sum": torch.add, "prod": torch.mul, "max": torch.maximum, "min": torch.minimum}
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch.distributed as dist
 
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.run import JobsTask, JobTask, Run
+from commsim.measure.run import Run
+from commsim.measure.tasks import JobsTask, JobTask
 from commsim.measure.timing import barrier, slowest
 from commsim.units import format_bytes, microseconds
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from commsim.measure.run import TrainingTask
+from commsim.measure.tasks import TrainingTask
 
 
 def _sum(x: Any) -> Any:

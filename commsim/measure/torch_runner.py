@@ -34,12 +34,13 @@ from commsim.measure.operations import ReadyCollective, operation
 from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.row_times import RowTimes
-from commsim.measure.run import JobsTask, Repeat, Run, TrainingTask
+from commsim.measure.run import Repeat, Run
 from commsim.measure.run_folder import JOBS, TRAINING, RunFolder
 from commsim.measure.schedule_steps import load_schedule, schedule_operation
 from commsim.measure.seat import conditions_of, take_seat
 from commsim.measure.side_by_side import format_jobs, jobs_record, measure_jobs
 from commsim.measure.table import format_row
+from commsim.measure.tasks import JobsTask, TrainingTask
 from commsim.measure.timing import Sample, late, row_of, sample
 from commsim.measure.traffic import Counters
 from commsim.units import format_bytes

@@ -18,8 +18,8 @@ from commsim.measure.compute_rates import float32_products, seconds_of
 from commsim.measure.conditions import text_of
 from commsim.measure.gpu import Gpus
 from commsim.measure.parallelisms import PARALLELISMS, Step, micro_batches
-from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import reference_loss
+from commsim.measure.tasks import TrainingTask
 from commsim.measure.timing import barrier, counted, slowest
 from commsim.measure.traffic import Bytes
 from commsim.training import traffic

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from commsim.errors import ScenarioError
-from commsim.measure.run import STEP_PRECISIONS, Backend, JobsTask, JobTask, Run, Runner, Task, TrainingTask, check_run
+from commsim.measure.run import Backend, Run, Runner, check_run
+from commsim.measure.tasks import STEP_PRECISIONS, JobsTask, JobTask, Task, TrainingTask
 from commsim.scenario.load import scenario_hash
 from commsim.scenario.setting import build_topology
 from commsim.scenario.training import TrainingSpec, model_of, precision_of

@@ -8,7 +8,7 @@ least, else a linear program. Where a program would take too long, cuts: no sche
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -110,9 +110,8 @@ def _trees(
     if tree.rate == 0:
         return CollectiveLimit(collective, Fraction(0), late, by)
     cut = None if tree.cut is None else _turned(tree.cut, turned)
-    if len(sinks) > 1 and not _passes_all_on(on):
-        return _unbalanced(network, on, collective, weights, sinks, tree, cut, late, effort)
-    return CollectiveLimit(collective, 1 / (tree.rate * network.unit), late, by, cut)
+    limit = CollectiveLimit(collective, 1 / (tree.rate * network.unit), late, by, cut)
+    return _unbalanced(on, weights, sinks, limit, effort) if len(sinks) > 1 and not _passes_all_on(on) else limit
 
 
 def _passes_all_on(network: FlowNetwork) -> bool:
@@ -122,28 +121,19 @@ def _passes_all_on(network: FlowNetwork) -> bool:
 
 
 def _unbalanced(
-    network: FlowNetwork,
-    on: FlowNetwork,
-    collective: str,
-    weights: list[int],
-    sinks: list[int],
-    tree: TreeLimit,
-    cut: FlowCut | None,
-    late: float,
-    effort: Effort,
+    on: FlowNetwork, weights: list[int], sinks: list[int], plain: CollectiveLimit, effort: Effort
 ) -> CollectiveLimit:
-    """The limit where some vertex could give out more than it takes in, if it could copy."""
-    per_byte = 1 / (tree.rate * network.unit)
+    """The limit where some vertex could give out more than it takes in, if it could copy; `plain` lets all copy."""
     passing = (on.rank_of < 0) & (on.taken_in < on.given_out)
     if effort == "flow" or on.copies[passing].all() or (len(sinks) + 1) * on.edges > MOST_UNKNOWNS:
-        return CollectiveLimit(collective, per_byte, late, "cut", cut)
+        return replace(plain, by="cut")
     from commsim.synthesis.programs import passed_on_limit
 
     program = passed_on_limit(on, weights, sinks)
-    least = 1 / (program.rate * float(network.unit))
-    if least <= float(per_byte) * (1 + 1e-9):
-        return CollectiveLimit(collective, per_byte, late, "flow", cut)
-    return CollectiveLimit(collective, least, late, "program", None, program.binding)
+    least = 1 / (program.rate * float(on.unit))
+    if least <= float(plain.per_byte_s) * (1 + 1e-9):
+        return plain
+    return CollectiveLimit(plain.collective, least, plain.latency_s, "program", None, program.binding)
 
 
 def _turned(cut: FlowCut, turned: bool) -> FlowCut:

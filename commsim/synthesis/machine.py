@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.bounds import wires
 from commsim.errors import TopologyError
-from commsim.synthesis.network import FlowNetwork, joined
+from commsim.synthesis.network import FlowNetwork, Vertices, Wires, joined
 from commsim.synthesis.rates import exact
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Bool, Int64, LinkKind, VertexKind
@@ -50,18 +50,12 @@ def machine_network(
     acts = _acting(t, vertices, nodes) if in_network else np.zeros(vertices.size, bool)
     acts |= (kind == VertexKind.HOST) & hosts_add
     names = t.vertex_name
+    joints = Vertices(
+        tuple(names[v] for v in vertices.tolist()), kind, t.vertex_node[vertices].astype(np.int64), acts, acts
+    )
+    rates = [distinct[k] for k in which.reshape(-1).tolist()]
     return joined(
-        name=t.name,
-        vertex=tuple(names[v] for v in vertices.tolist()),
-        kind=kind,
-        node=t.vertex_node[vertices].astype(np.int64),
-        ranks=place[: own.size],
-        copies=acts,
-        adds=acts,
-        ends=place[own.size :].reshape(-1, 2),
-        rates=[distinct[k] for k in which.reshape(-1).tolist()],
-        latency=t.link_latency[links],
-        links=links,
+        t.name, joints, Wires(place[own.size :].reshape(-1, 2), rates, t.link_latency[links], links), place[: own.size]
     )
 
 

@@ -126,62 +126,71 @@ def network_of(
     at = {v: i for i, v in enumerate(vertex)}
     kind = np.full(len(vertex), VertexKind.SWITCH, np.uint8)
     kind[: len(ranks)] = VertexKind.GPU
-    return joined(
-        name=name,
-        vertex=vertex,
-        kind=kind,
+    vertices = Vertices(
+        vertex,
+        kind,
         node=np.array([(node or {}).get(v, -1) for v in vertex], np.int64),
-        ranks=np.arange(len(ranks)),
         copies=np.array([v in copies for v in vertex], bool),
         adds=np.array([v in adds for v in vertex], bool),
+    )
+    wires = Wires(
         ends=np.array([(at[a], at[b]) for a, b, *_ in given], np.int64).reshape(-1, 2),
         rates=[exact(rate) for _, _, rate, _ in given],
         latency=np.array([latency for *_, latency in given], np.float64),
-        links=None,
     )
+    return joined(name, vertices, wires, np.arange(len(ranks)))
 
 
-def joined(
-    *,
-    name: str,
-    vertex: tuple[str, ...],
-    kind: UInt8,
-    node: Int64,
-    ranks: Int64,
-    copies: Bool,
-    adds: Bool,
-    ends: Int64,
-    rates: Sequence[Fraction],
-    latency: Float64,
-    links: Int64 | None,
-) -> FlowNetwork:
-    """The network of these links, parallel ones put together and dead ends left out.
+@dataclass(frozen=True, eq=False)
+class Vertices:
+    """What can be joined: names, `VertexKind`, node (-1: none), whether it multicasts and reduces, each (V,)."""
 
-    ``ends`` (links, 2); ``links``: their numbers in a topology. TopologyError names ranks that cannot reach each other.
+    name: tuple[str, ...]
+    kind: UInt8
+    node: Int64
+    copies: Bool
+    adds: Bool
+
+
+@dataclass(frozen=True, eq=False)
+class Wires:
+    """What joins them: ``ends`` (L, 2), bytes/s and seconds of each, and its number in a topology if there is one."""
+
+    ends: Int64
+    rates: Sequence[Fraction]
+    latency: Float64
+    links: Int64 | None = None
+
+
+def joined(name: str, vertices: Vertices, wires: Wires, ranks: Int64) -> FlowNetwork:
+    """The network of these wires, parallel ones put together and dead ends left out; ``ranks`` (n,) are vertices.
+
+    TopologyError names ranks that cannot reach each other.
     """
+    ends, links = wires.ends, wires.links
     if ranks.size == 0:
         raise TopologyError(f"{name}: expected at least one rank")
-    alive = _no_dead_ends(ends, len(vertex), ranks)
+    alive = _no_dead_ends(ends, len(vertices.name), ranks)
     kept = np.flatnonzero(alive[ends].all(axis=1))
     number = np.cumsum(alive) - 1
     at = np.flatnonzero(alive)
     key, place = np.unique(number[ends[kept, 0]] * at.size + number[ends[kept, 1]], return_inverse=True)
-    of_link, unit = in_units([rates[link] for link in kept.tolist()])
+    of_link, unit = in_units([wires.rates[link] for link in kept.tolist()])
     capacity, late = np.zeros(key.size, np.int64), np.zeros(key.size)
     np.add.at(capacity, place, of_link)
-    np.maximum.at(late, place, latency[kept])
+    np.maximum.at(late, place, wires.latency[kept])
     members: list[list[int]] = [[] for _ in range(0 if links is None else key.size)]
     if links is not None:
         for link, edge in zip(links[kept].tolist(), place.tolist(), strict=True):
             members[edge].append(link)
     network = FlowNetwork(
         name=name,
-        vertex=tuple(vertex[v] for v in at.tolist()),
-        kind=kind[at],
-        node=node[at],
+        vertex=tuple(vertices.name[v] for v in at.tolist()),
+        kind=vertices.kind[at],
+        node=vertices.node[at],
         ranks=number[ranks],
-        copies=copies[at],
-        adds=adds[at],
+        copies=vertices.copies[at],
+        adds=vertices.adds[at],
         tail=key // max(at.size, 1),
         head=key % max(at.size, 1),
         capacity=capacity,

@@ -20,7 +20,8 @@ from commsim.measure.capture import (
     finish,
     is_captured,
 )
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
+from commsim.measure.tasks import Task
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.setting import build_topology
 

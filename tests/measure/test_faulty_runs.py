@@ -11,8 +11,9 @@ from ranks import measure
 
 from commsim.errors import CommsimError
 from commsim.measure.operations import ReadyCollective
-from commsim.measure.run import JobsTask, JobTask, Run, Task
+from commsim.measure.run import Run
 from commsim.measure.side_by_side import JobSample, jobs_record
+from commsim.measure.tasks import JobsTask, JobTask, Task
 from commsim.measure.timing import late
 from commsim.measure.wiring import commands, wiring
 from commsim.scenario import measured

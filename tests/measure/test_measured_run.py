@@ -8,7 +8,8 @@ import pytest
 
 from commsim.errors import MeasurementError
 from commsim.measure.launcher import check_memory
-from commsim.measure.run import Run, Task, check_run
+from commsim.measure.run import Run, check_run
+from commsim.measure.tasks import Task
 
 RUN = Run("a run", (Task("all_reduce", (4, 1024)), Task("all_gather", (8, 100, 1024))), "gloo", 4)
 

@@ -13,7 +13,8 @@ from rehearsal.ranks import run_ranks
 from rehearsal.settings import Failure, Settings
 
 from commsim.collectives.semantics import ITEM_BYTES
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
+from commsim.measure.tasks import Task
 
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather",

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from commsim.cli import app
 from commsim.errors import MeasurementError
 from commsim.measure.rank_environment import meaning, sharing
-from commsim.measure.run import Run, Task, check_run
+from commsim.measure.run import Run, check_run
 from commsim.measure.sbatch import sbatch
+from commsim.measure.tasks import Task
 
 
 def test_one_rank_per_gpu_needs_nothing() -> None:

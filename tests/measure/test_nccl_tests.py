@@ -13,7 +13,8 @@ from rehearsal.settings import Settings, environment, settings
 from commsim.errors import MeasurementError
 from commsim.measure.gpu import gpus
 from commsim.measure.nccl_tests import commands, measure
-from commsim.measure.run import Run, Task, check_run
+from commsim.measure.run import Run, check_run
+from commsim.measure.tasks import Task
 
 # Prints what nccl-tests 2.17.1 prints, for whatever sizes it is asked.
 PROGRAM = """#!/usr/bin/env python3

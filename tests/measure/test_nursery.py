@@ -12,7 +12,8 @@ import pytest
 
 from commsim.errors import MeasurementError
 from commsim.measure.nursery import Born, Nursery
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
+from commsim.measure.tasks import Task
 
 pytestmark = pytest.mark.slow  # torch is loaded, once
 

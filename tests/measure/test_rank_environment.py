@@ -19,7 +19,8 @@ from commsim.measure.rank_environment import (
     own_address,
     watchdog_environment,
 )
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
+from commsim.measure.tasks import Task
 
 RUN = Run("a run", (Task("all_reduce", (64,)),), "nccl", 1, env={"NCCL_ALGO": "Ring"}, timeout_s=600.0)
 

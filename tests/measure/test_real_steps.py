@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from commsim.measure import parallelisms, training_steps
 from commsim.measure.gpu import Gpus
-from commsim.measure.run import TrainingTask
 from commsim.measure.small_transformer import batch, loss, reference_loss, whole
+from commsim.measure.tasks import TrainingTask
 from commsim.measure.traffic import Bytes
 
 TASK = TrainingTask("small", "pp", 4, 4, 32, 64, 4, 2, 50, 8, micro_batch_size=2, micro_batches=5)

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from commsim.measure.row_times import RowTimes
-from commsim.measure.run import Repeat, Task
+from commsim.measure.run import Repeat
+from commsim.measure.tasks import Task
 
 
 def row(size: int, collective: str = "all_reduce") -> Repeat:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commsim.errors import MeasurementError
-from commsim.measure.run import Run, Task, check_run
+from commsim.measure.run import Run, check_run
+from commsim.measure.tasks import Task
 
 ALL_REDUCE = (Task("all_reduce", (1024,)),)
 RING = (Task("all_reduce", (1024,), schedule="ring"),)

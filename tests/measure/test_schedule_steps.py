@@ -17,8 +17,8 @@ from commsim.collectives.json_table import json_text
 from commsim.collectives.registry import build, names
 from commsim.errors import ScheduleError
 from commsim.measure import schedule_steps
-from commsim.measure.run import Task
 from commsim.measure.schedule_steps import load_schedule, rank_steps, schedule_operation
+from commsim.measure.tasks import Task
 
 CPU = torch.device("cpu")
 

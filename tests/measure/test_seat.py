@@ -10,8 +10,9 @@ from fake_gpus import FakeGpus
 from commsim.errors import MeasurementError
 from commsim.measure import seat
 from commsim.measure.rendezvous import Place
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
 from commsim.measure.seat import check_gpus_here, check_shared_gpus, differences, gpu_index
+from commsim.measure.tasks import Task
 
 RUN = Run("a run", (Task("all_reduce", (64,)),), "nccl", 8)
 

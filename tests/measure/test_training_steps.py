@@ -10,8 +10,8 @@ import pytest
 import torch
 from ranks import measure
 
-from commsim.measure.run import SCHEMES, TrainingTask
 from commsim.measure.small_transformer import batch, loss, stage, tensor_slice, whole
+from commsim.measure.tasks import SCHEMES, TrainingTask
 from commsim.measure.training_steps import expected_sent
 
 TASK = TrainingTask("small", "ddp", 2, 2, 32, 64, 4, 2, 50, 8, gated_mlp=True, micro_batch_size=2, micro_batches=3)

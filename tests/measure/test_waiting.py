@@ -17,8 +17,9 @@ from commsim.errors import MeasurementError
 from commsim.measure import torch_runner
 from commsim.measure.launcher import Host, free_port, launch
 from commsim.measure.rendezvous import Place, Rendezvous
-from commsim.measure.run import Run, Task
+from commsim.measure.run import Run
 from commsim.measure.seat import Seat
+from commsim.measure.tasks import Task
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.measured import RunOptions, run_of
 

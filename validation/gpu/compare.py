@@ -21,8 +21,8 @@ from commsim.lab.findings import Choice, logged_choices
 from commsim.lab.machine import SCENARIO
 from commsim.lab.stages import COLLECTIVES, RATES, SINGLE, STEPS, step_tasks
 from commsim.measure.capture import CHOICES
-from commsim.measure.run import TrainingTask
 from commsim.measure.run_folder import CONDITIONS, TABLE, TRAINING
+from commsim.measure.tasks import TrainingTask
 from commsim.scenario.load import load_scenarios
 from commsim.training.accelerator import Accelerator, accelerator_of_board
 from commsim.training.compute import Values
