@@ -87,7 +87,7 @@ charts: ## bundle the chart library of pages anew, with npm, in an environment o
 	cp $(VENV)/charts/echarts.js commsim/report/static/echarts.js
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
-	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
+	for kind in scenario sweep plan cluster; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done
 
 accuracy-decisions: $(VENV)/.installed-dev ## score plans and tuner rules, write their page and errors anew (ten minutes)
 	$(BIN)/python validation/decisions.py --write

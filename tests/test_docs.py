@@ -18,6 +18,7 @@ import typer.main
 
 import commsim
 from commsim.cli import app
+from commsim.doctor.cluster_file import cluster_schema
 from commsim.errors import ScenarioError
 from commsim.planner.serving_question import plan_schema
 from commsim.planner.sweep import read_sweep
@@ -203,6 +204,7 @@ def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
 
 def test_the_schemas_are_current() -> None:
     """If this fails: make schema."""
-    for name, made in (("scenario", scenario_schema()), ("sweep", sweep_schema()), ("plan", plan_schema())):
+    makers = {"scenario": scenario_schema, "sweep": sweep_schema, "plan": plan_schema, "cluster": cluster_schema}
+    for name, maker in makers.items():
         text = (ROOT / "docs" / "reference" / f"{name}.schema.json").read_text(encoding="utf-8")
-        assert json.loads(text) == made, "run `make schema`"
+        assert json.loads(text) == maker(), "run `make schema`"

@@ -92,3 +92,8 @@ class DoctorFile(Strict):
         both = self.leaves is not None and self.nodes_per_leaf is not None
         refuse((both, ("nodes_per_leaf",), "found nodes_per_leaf beside leaves, expected one of them"))
         return self
+
+
+def cluster_schema() -> dict[str, Any]:
+    """The JSON Schema of a cluster file."""
+    return DoctorFile.model_json_schema() | {"title": "commsim cluster"}

@@ -21,10 +21,11 @@ from commsim.errors import Fault, LogFormatError
 from commsim.files import plain_cell
 from commsim.measure.assemble import error
 from commsim.measure.records import Curve, FloatArray, collective_name
-from commsim.measure.rows import Group, LogTable, TableRow
+from commsim.measure.rows import Group, LogTable, TableRow, name_hint
 
-_GROUP = ("time_us", "algbw_GBps", "busbw_GBps")
-MEASURED_COLUMNS = ("size_bytes", *(f"{side}_{name}" for side in ("oop", "ip") for name in _GROUP))
+PLAIN_COLUMNS = ("time_us", "algbw_GBps", "busbw_GBps")
+"""Of a table that knows one kind of buffers: they stand for those out of place."""
+MEASURED_COLUMNS = ("size_bytes", *(f"{side}_{name}" for side in ("oop", "ip") for name in PLAIN_COLUMNS))
 _CONDITIONS = (
     "n_nodes",
     "gpus_per_node",
@@ -102,8 +103,9 @@ class CsvRecord:
 
 def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[LogTable]:
     """The table of one log in CSV form, with the index row of its slug where there is one."""
-    table, faults = LogTable(line=1), list[Fault]()
+    table, faults, header = LogTable(line=1), list[Fault](), set[str]()
     for record in csv_records(stream, path, separator):
+        header.update(record.header)
         try:
             table.rows.append(table_row(record))
         except LogFormatError as error_in_row:
@@ -120,6 +122,9 @@ def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[
         table.collective = collective_name(index.get("collective", ""))
         table.n_ranks = _integer_or_none(index.get("n_ranks", ""))
         table.conditions = _conditions(index)
+    if table.collective is None and not {"redop", "root", "count"} & header and (named := name_hint(path.stem)):
+        table.collective = named
+        table.notes.append("collective deduced from the name of the file")
     table.has_redop = any(row.redop for row in table.rows)
     table.has_root = any(row.root is not None for row in table.rows)
     return [table]
@@ -211,7 +216,10 @@ def table_row(record: CsvRecord) -> TableRow:
 
 
 def _group(record: CsvRecord, side: str) -> Group:
-    time, algbw, busbw = (record.number(f"{side}_{name}") for name in _GROUP)
+    names = [f"{side}_{name}" for name in PLAIN_COLUMNS]
+    if side == "oop":
+        names = [name if name in record.header else plain for name, plain in zip(names, PLAIN_COLUMNS, strict=True)]
+    time, algbw, busbw = map(record.number, names)
     wrong = record.get(f"{side}_wrong")
     return Group(time, algbw, busbw, wrong != "N/A" if wrong else None, int(wrong) if wrong.isdigit() else 0)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from commsim.measure.assemble import Wanted, curves_of, error
-from commsim.measure.csv_tables import MEASURED_COLUMNS, read_measured_csv, read_result_csv
+from commsim.measure.csv_tables import MEASURED_COLUMNS, PLAIN_COLUMNS, read_measured_csv, read_result_csv
 from commsim.measure.json_logs import read_json
 from commsim.measure.nccl_log import read_log
 from commsim.measure.osu_log import is_osu, read_osu
@@ -94,14 +94,16 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     if is_header(header):
         stream.seek(0)
         return curves_of(read_run(stream, path), path, wanted)
-    if "size_bytes" in header and set(MEASURED_COLUMNS) & set(header) != {"size_bytes"}:
+    if "size_bytes" in header and (set(MEASURED_COLUMNS) | set(PLAIN_COLUMNS)) & set(header) != {"size_bytes"}:
         stream.seek(0)
         return curves_of(read_measured_csv(stream, path, separator), path, wanted)
     if first.lstrip().startswith(("{", "[{")):
         stream.seek(0)
         return curves_of(read_json(stream, path), path, wanted)
     if "size_bytes" in header:
-        raise error(path, 1, f"a CSV table with size_bytes but none of {', '.join(MEASURED_COLUMNS[1:])}")
+        raise error(
+            path, 1, f"a CSV table with size_bytes but none of {', '.join((*PLAIN_COLUMNS, *MEASURED_COLUMNS[1:]))}"
+        )
     stream.seek(0)
     other = _announces_osu(stream)
     stream.seek(0)

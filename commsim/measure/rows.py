@@ -171,7 +171,7 @@ def deduce_collective(
             left = [name for name in left if name in PAIRWISE]
     if len(left) == 1:
         return left[0], "columns of the table"
-    named = _name_hint(file_name)
+    named = name_hint(file_name)
     return (named, "name of the file") if named in left else (None, " or ".join(left))
 
 
@@ -184,6 +184,7 @@ def _ratio_fits(collective: str, rows: Sequence[TableRow], n_ranks: int | None) 
     return True
 
 
-def _name_hint(file_name: str) -> str | None:
+def name_hint(file_name: str) -> str | None:
+    """The collective that a file's name holds."""
     text = "".join(c for c in file_name.lower() if c.isalnum())
     return next((COLLECTIVES[key] for key in sorted(COLLECTIVES, key=len, reverse=True) if key in text), None)

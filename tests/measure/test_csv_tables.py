@@ -133,7 +133,7 @@ def test_a_table_without_rows(tmp_path: Path) -> None:
 def test_size_alone_is_no_table(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("size_bytes,count\n8,2\n")
-    with pytest.raises(LogFormatError, match="but none of oop_time_us"):
+    with pytest.raises(LogFormatError, match="but none of time_us"):
         read_measured(path)
 
 
@@ -175,3 +175,25 @@ def test_what_is_missing_is_asked_for_in_words_that_a_user_can_follow(tmp_path: 
     (tmp_path / "all_gather.csv").write_text(table)  # now the file's name says it
     with pytest.raises(LogFormatError, match="a time needs the number of ranks; expected a log"):
         read_measured(tmp_path / "all_gather.csv")
+
+
+def test_a_table_of_plain_columns_takes_the_collective_from_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "my_all_reduce.csv"
+    path.write_text("size_bytes,time_us,busbw_GBps\n1024,12,\n1048576,,10\n")
+    (curve,) = read_measured(path, n_ranks=8)
+    assert curve.collective == "all_reduce"
+    assert curve.time_s.tolist() == pytest.approx([12e-6, 1048576 * 1.75 / 10e9])
+    assert any("name of the file" in note for note in curve.notes)
+    path = tmp_path / "mine.csv"
+    path.write_text("size_bytes,time_us\n1024,12\n")
+    with pytest.raises(LogFormatError, match="does not say which collective"):
+        read_measured(path)
+    path.write_text("size_bytes,seconds\n1024,12\n")
+    with pytest.raises(LogFormatError, match="none of time_us, algbw_GBps, busbw_GBps, oop_time_us"):
+        read_measured(path)
+
+
+def test_columns_of_one_kind_of_buffers_stay_so(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.csv"
+    path.write_text("size_bytes,time_us,oop_time_us\n1024,99,12\n")  # the more exact name counts
+    assert read_measured(path)[0].time_s.tolist() == pytest.approx([12e-6])
