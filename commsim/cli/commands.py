@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr
 from importlib import import_module
 from typing import Any
 
 import typer.main
 from typer.core import TyperGroup
+
+from commsim.cli.say import Muted
 
 COMMANDS = {
     "run": ("run:run", "Predict the time of the collectives in a scenario, and compare with measured curves."),
@@ -28,13 +31,24 @@ COMMANDS = {
     "plot": ("plot:plot", "Draw a saved result as PNG and SVG."),
     "sweep": ("sweep:sweep", "Run a scenario over grids of values; run again, it goes on where it was."),
     "merge": ("sweep:merge", "Put the shards of a sweep together."),
+    "init": ("init:init", "Ask what is to be predicted, and write it as a scenario."),
     "schema": ("schema:schema", "Print the JSON Schema of scenario, sweep or plan files."),
     "tune": ("tune:tune", "Write NCCL tuner rules for a topology."),
     "topo": ("topo:app", "List, show, draw and check topologies."),
     "validate": ("validate:app", "Score the model against folders of measured curves."),
     "schedule": ("schedule:app", "List, show, draw, prove, import and export schedules of collectives."),
+    "help": ("help_command:help_command", "Show the help of a command."),
 }
-"""By name, in the order of ``--help``: the module of `commsim.cli` and its function or group, and one line of help."""
+"""By name: the module of `commsim.cli` and its function or group, and one line of help."""
+
+GROUPS = {
+    "Ask": ("run", "cost", "explain", "plan", "sweep", "merge", "synthesize", "tune"),
+    "Judge": ("compare", "validate", "doctor", "dump"),
+    "Measure": ("measure", "gpu", "rates", "calibrate"),
+    "Look": ("topo", "schedule", "plot"),
+    "Maintain": ("init", "schema", "help"),
+}
+"""The commands as ``--help`` lists them: by what one wants."""
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -53,6 +67,7 @@ class LazyCommands(Mapping[str, Any]):
                 app.command(name)(function)
             self._commands[name] = typer.main.get_command(app)
             self._commands[name].name = name
+            _complete(self._commands[name], name)
         return self._commands[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -60,6 +75,45 @@ class LazyCommands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(COMMANDS)
+
+
+def _complete(command: Any, words: str) -> None:
+    """Gives a command, or all of a group, its examples and the option ``-q``."""
+    if hasattr(command, "commands"):
+        for name, one in command.commands.items():
+            _complete(one, f"{words} {name}")
+        return
+    from commsim.cli.examples import epilog
+
+    command.epilog = command.epilog or epilog(words)
+    command.params.append(_quiet())
+
+
+def _quiet() -> Any:
+    """The option ``-q``, made by typer."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @app.command()
+    def _(
+        quiet: bool = typer.Option(
+            False,
+            "--quiet",
+            "-q",
+            is_eager=True,
+            expose_value=False,
+            callback=hush,
+            help="Print the answer and errors only: no notes, no warnings, no progress.",
+        ),
+    ) -> None:
+        del quiet
+
+    return typer.main.get_command(app).params[0]
+
+
+def hush(context: typer.Context, quiet: bool) -> None:
+    """Mutes standard error until the command ends, as ``-q`` asks; errors are told after that."""
+    if quiet:
+        context.with_resource(redirect_stderr(Muted()))
 
 
 class CommandGroup(TyperGroup):
@@ -91,6 +145,15 @@ class Commands(CommandGroup):
     def lines(self) -> list[tuple[str, str]]:
         """Those of the table: no command is imported."""
         return [(name, line) for name, (_, line) in COMMANDS.items()]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes every name with its line, under what one wants."""
+        del ctx
+        lines = dict(self.lines())
+        wide = max(map(len, lines))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{wide}}", lines[name]) for name in names])
 
 
 def group(text: str) -> typer.Typer:

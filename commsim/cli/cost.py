@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.options import Json
-from commsim.cli.say import print_json, tracking
+from commsim.cli.say import aside, print_json, tracking
 from commsim.errors import CommsimError
 from commsim.units import format_bytes, format_time
 
@@ -85,7 +85,7 @@ def cost(
     for (_, shown), each in zip(asked, seconds, strict=True):
         typer.echo(f"{shown:>12}  {format_time(each)}")
     if out is not None:
-        typer.echo(f"# wrote {out}")
+        aside(f"# wrote {out}")
 
 
 def _echo(text: str, size: int) -> str:

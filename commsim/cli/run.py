@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, spread
-from commsim.cli.say import print_json, say, tracking
+from commsim.cli.say import aside, print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def run(
 
             show(text(result, reasons), nl=False)
         if written:
-            show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if len(everything) > 1 and not json_output:
         from commsim.report.verdict import summary_line
 

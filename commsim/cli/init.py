@@ -1,0 +1,5 @@
+"""``commsim init``."""
+
+
+def init() -> None:
+    """Todo."""
