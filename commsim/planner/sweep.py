@@ -164,7 +164,10 @@ def _refused(written: Document, name: str, value: str, path: Path) -> bool:
         faults = check_document(apply_overrides(base, [f"{name}={value}"]), base_dir)[1]
     except ScenarioError as error:
         faults = list(error.faults)
-    return any(fault.path == name or fault.path.startswith(f"{name}.") for fault in faults)
+    mine = [fault for fault in faults if fault.path == name or fault.path.startswith(f"{name}.")]
+    if unknown := [fault for fault in mine if fault.message.startswith("found the unknown key")]:
+        raise_faults(unknown)
+    return bool(mine)
 
 
 def _opened(written: Document) -> tuple[Document, list[Fault]]:
