@@ -13,6 +13,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 OnlyJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 
 
+RawBytes = Annotated[
+    bool, typer.Option("--bytes", help="Print sizes in bytes, and collectives in the columns of nccl-tests.")
+]
+
+
 def _allow(context: typer.Context, text: str | None) -> str | None:
     """The value as it is; until the command ends it may take so much."""
     if text is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, spread
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, RawBytes, changes, spread
 from commsim.cli.say import aside, print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
@@ -79,6 +79,7 @@ def run(
     export_chakra: Annotated[
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
+    raw: RawBytes = False,
     memory: Memory = None,
     *,
     question: AskedOptions,
@@ -117,7 +118,7 @@ def run(
             result = run_scenario(one, progress)
             if explain or (explain is None and page and files):
                 reasons = why(result, progress)
-        shown = compared(result)
+        shown = compared(result, raw=raw)
         everything += shown.comparisons
         folder = None
         written = []

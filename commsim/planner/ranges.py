@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 
 from commsim.errors import UnitError
 from commsim.scenario.collective import MAX_SIZES, parse_sizes
-from commsim.units import format_bytes, parse_bytes
+from commsim.units import format_size
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _UNIT = r"[A-Za-zµμ][A-Za-zµμ/]*"
@@ -63,7 +63,7 @@ def _sizes(text: str, units: set[str], match: re.Match[str]) -> list[int | float
     sizes = parse_sizes(f"{match['first']} {match['unit'] or last} .. {match['last']} {last}{step}")
     if len(sizes) > MAX_SIZES:
         raise UnitError(f"found {len(sizes):,} values in {text!r}, expected at most {MAX_SIZES:,}")
-    return [short if parse_bytes(short := format_bytes(size)) == size else f"{size} B" for size in sizes]
+    return [format_size(size) for size in sizes]
 
 
 def _number(text: str, whole: str) -> Decimal:

@@ -53,6 +53,15 @@ def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
         yield suffix, plot_limit(topology, network, limit_of(network, item.collective, effort="flow", latency=False))
 
 
+def _call(answer: Item, raw: bool) -> str:
+    """``all_reduce, float32 sum,``: what the columns of nccl-tests say in every row, where these are not shown."""
+    calls = {(row.dtype, row.redop, row.root) for row in answer.rows}
+    if raw or len(calls) != 1:
+        return answer.collective
+    dtype, redop, root = calls.pop()
+    return f"{answer.collective}, {dtype}{f' {redop}' if redop else ''}{f', root {root}' if root >= 0 else ''},"
+
+
 class CollectivesView(View[Item]):
     """Collectives over message sizes."""
 
@@ -73,8 +82,8 @@ class CollectivesView(View[Item]):
     def table(self, shown: Shown, answer: Item) -> str:
         levels = ", ".join(dict.fromkeys(row.level for row in answer.rows))
         how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
-        where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
-        return result_table(answer, [shown.heading, where, ""])
+        where = f"{_call(answer, shown.raw)} on {shown.machine}, library {answer.library}, {how}"
+        return result_table(answer, [shown.heading, where, ""], raw=shown.raw)
 
     def lines(self, answer: Item) -> list[str]:
         if not any(row.candidates for row in answer.rows):

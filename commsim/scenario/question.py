@@ -18,7 +18,7 @@ from commsim.scenario.asked import SIZES, Kind, OneLine, collective_named, kind_
 from commsim.scenario.load import check_document, with_changes_named
 from commsim.scenario.schema import Scenario
 from commsim.topology.presets import preset_names
-from commsim.units import format_bytes, parse_bytes
+from commsim.units import format_size, parse_bytes
 
 __all__ = ["OneLine", "assumed", "checked", "document_of", "mapping_of", "scenario_of"]
 
@@ -114,26 +114,12 @@ def _collective(question: OneLine, collective: str) -> tuple[dict[str, Any], dic
             f"found {option(question, 'factor')} beside {option(question, 'step')}, expected one of them"
         )
     if question.step is not None:
-        step = f"+{_exact(question.step)}"
+        step = f"+{format_size(question.step)}"
     else:
         step = f"x{FACTOR if question.factor is None else question.factor}"
-    sizes = _exact(first) if first == last else f"{_exact(first)} .. {_exact(last)} {step}"
+    sizes = format_size(first) if first == last else f"{format_size(first)} .. {format_size(last)} {step}"
     given = " ".join(option(question, name) for name in SIZES if name in question.given)
     return {"collective": collective, "sizes": sizes}, ({("sizes",): given} if given else {})
-
-
-def _exact(nbytes: int) -> str:
-    """A size in the largest unit that says it exactly."""
-    short = format_bytes(nbytes)
-    return short if parse_bytes_or_none(short) == nbytes else f"{nbytes} B"
-
-
-def parse_bytes_or_none(text: str) -> int | None:
-    """Bytes of a size, None of what is none."""
-    try:
-        return parse_bytes(text)
-    except CommsimError:
-        return None
 
 
 def _model(name: str) -> str:
