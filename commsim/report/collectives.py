@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.tables import falls_note, links_csv, result_csv, result_table, slowest_note, use_lines
+from commsim.report.tables import falls_note, folded, links_csv, result_csv, result_table, slowest_note, use_lines
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -53,13 +53,13 @@ def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
         yield suffix, plot_limit(topology, network, limit_of(network, item.collective, effort="flow", latency=False))
 
 
-def _call(answer: Item, raw: bool) -> str:
-    """``all_reduce, float32 sum,``: what the columns of nccl-tests say in every row, where these are not shown."""
+def _elements(answer: Item) -> str:
+    """``; float32 sum``: what the columns of nccl-tests say in every row, where these are not shown."""
     calls = {(row.dtype, row.redop, row.root) for row in answer.rows}
-    if raw or len(calls) != 1:
-        return answer.collective
+    if len(calls) != 1:
+        return ""
     dtype, redop, root = calls.pop()
-    return f"{answer.collective}, {dtype}{f' {redop}' if redop else ''}{f', root {root}' if root >= 0 else ''},"
+    return f"; {dtype}{f' {redop}' if redop else ''}{f', root {root}' if root >= 0 else ''}"
 
 
 class CollectivesView(View[Item]):
@@ -82,15 +82,16 @@ class CollectivesView(View[Item]):
     def table(self, shown: Shown, answer: Item) -> str:
         levels = ", ".join(dict.fromkeys(row.level for row in answer.rows))
         how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
-        where = f"{_call(answer, shown.raw)} on {shown.machine}, library {answer.library}, {how}"
+        where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
+        where += "" if shown.raw else _elements(answer)
         return result_table(answer, [shown.heading, where, ""], raw=shown.raw)
 
     def lines(self, answer: Item) -> list[str]:
         if not any(row.candidates for row in answer.rows):
-            return list(use_lines(answer))
+            return folded(use_lines(answer))
         from commsim.report.crossover import crossover_lines
 
-        return [*use_lines(answer), *crossover_lines(answer)]
+        return folded([*use_lines(answer), *crossover_lines(answer)])
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         texts = {"result.csv": result_csv(answers)}

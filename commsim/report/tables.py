@@ -46,9 +46,8 @@ def comment(text: str) -> list[str]:
 
 def folded(lines: Iterable[str]) -> list[str]:
     """The lines, those of comments that are wider than `WIDTH` on several."""
-    return [
-        part for line in lines for part in (comment(line[2:]) if line[:2] == "# " and len(line) > WIDTH else [line])
-    ]
+    whole = ([line] if line[:2] != "# " or len(line) <= WIDTH else comment(line[2:]) for line in lines)
+    return [part for parts in whole for part in parts]
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
@@ -220,16 +219,15 @@ def use_lines(item: Item) -> list[str]:
         return []
     head = f"# network at {format_bytes(item.use_bytes)}: {use.bottleneck}"
     if not use.time_s:
-        return comment(head[2:])
+        return [head]
     part = f" (links of {use.part})" if use.part else ""
     kinds = [
-        f"  {kind.kind}: {kind.links} links, {format_bytes(kind.nbytes)}, carrying data for "
+        f"#   {kind.kind}: {kind.links} links, {format_bytes(kind.nbytes)}, carrying data for "
         f"{100 * kind.busy_share:.0f} % of the time, at most {100 * kind.busiest_share:.0f} % ({kind.busiest})"
         for kind in use.kinds
     ]
     exposed, time = format_time_us(use.exposed_s), format_time_us(use.time_s)
-    texts = [f"{head[2:]}; exposed {exposed} us of {time} us{part}", *kinds]
-    return [line for text in texts for line in comment(text)]
+    return [f"{head}; exposed {exposed} us of {time} us{part}", *kinds]
 
 
 def links_csv(items: Iterable[Item]) -> str:

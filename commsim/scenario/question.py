@@ -54,7 +54,7 @@ def document_of(question: OneLine) -> Document:
     Raises ScenarioError for an unknown subject or machine; values are judged where the document is checked.
     """
     kind = kind_of(question)
-    subject = collective_named(question.subject) or _model(question.subject)
+    subject = subject_of(question.subject)
     machine, options = _machine(question)
     if kind == "collective":
         item, places = _collective(question, subject)
@@ -122,6 +122,11 @@ def _collective(question: OneLine, collective: str) -> tuple[dict[str, Any], dic
     return {"collective": collective, "sizes": sizes}, ({("sizes",): given} if given else {})
 
 
+def subject_of(name: str) -> str:
+    """The collective or model of a name; ScenarioError with what is near of both."""
+    return collective_named(name) or _model(name)
+
+
 def _model(name: str) -> str:
     """The name of a model or its file; ScenarioError with what is near of models and collectives."""
     if name.endswith((".yaml", ".yml")):
@@ -146,7 +151,7 @@ def _model(name: str) -> str:
 def _machine(question: OneLine) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """The topology's block, and the options that say it."""
     kind = "preset" if question.on in preset_names() else "path"
-    machine: dict[str, Any] = {kind: question.on if kind == "preset" else str(_file(question.on))}
+    machine: dict[str, Any] = {kind: question.on if kind == "preset" else str(machine_file(question.on))}
     options: dict[KeyPath, str] = {("topology", kind): f"--on {question.on}"}
     if question.nodes is not None:
         machine["nodes"] = question.nodes
@@ -154,7 +159,7 @@ def _machine(question: OneLine) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     return machine, options
 
 
-def _file(name: str) -> Path:
+def machine_file(name: str) -> Path:
     """The file of a topology; a ScenarioError where there is none."""
     try:
         if Path(name).is_file():
