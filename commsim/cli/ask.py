@@ -19,7 +19,10 @@ def asked(question: str, default: str, judge: Callable[[str], T], *, given: str 
     At a terminal a wrong answer is told and the question put again; piped in it ends the command.
     """
     if given is not None or yes:
-        return judge(default if given is None else given)
+        try:
+            return judge(default if given is None else given)
+        except CommsimError as error:
+            raise CommsimError(f"{question}: {error}") from None
     while True:
         try:
             answer = typer.prompt(question, default=default, err=True)

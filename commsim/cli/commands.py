@@ -88,7 +88,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "topo draw": ("hgx-h100-ndr400 -n 4 -o machine.png", "my-machine.yaml -o machine.svg"),
     "topo check": ("hgx-h100-ndr400 -n 64", "my-machine.yaml"),
     "topo import": ("topo.xml -o my-machine.yaml", "topo-m.txt --nic-bandwidth '400 Gb/s' -o my-machine.yaml"),
-    "topo new": ("my-machine.yaml", "my-machine.yaml --yes --gpu H100 --gpus 8 --nics 8 --nic-bandwidth '400 Gb/s'"),
+    "topo new": ("my-machine.yaml", "my-machine.yaml --yes --gpu H100 --nics 4"),
     "schedule list": ("", "-c all_gather"),
     "schedule show": ("ring -c all_reduce -n 4", "schedule.xml --full"),
     "schedule draw": ("ring -c all_reduce -n 8 -o ring.svg", "nvls -c all_reduce -n 8 -o nvls.png"),
