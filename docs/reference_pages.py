@@ -51,18 +51,10 @@ _VALUE_NAMES = {Path: "PATH", int: "N", float: "X"}
 
 def names() -> str:
     """The names that shells complete, as JSON: collectives, models, keys of overrides."""
-    shapes: dict[str, Any] = {
-        kind: {"workload": [{kind: "x" if kind == "collective" else {"model": "x"}}]} for kind in _KINDS
-    }
-    keys = dict.fromkeys(
-        path for data in shapes.values() for path in paths_of(Scenario, data) if "measured_on" not in path
-    )
-    return (
-        json.dumps({"collectives": NCCL_TESTS, "models": sorted(model_names()), "keys": sorted(keys)}, indent=0) + "\n"
-    )
-
-
-_KINDS = ("collective", "training", "generation")
+    items: list[Any] = [{"collective": "x"}, {"training": {"model": "x"}}, {"generation": {"model": "x"}}]
+    paths = {path for item in items for path in paths_of(Scenario, {"workload": [item]})}
+    keys = sorted(path for path in paths if "measured_on" not in path)
+    return json.dumps({"collectives": NCCL_TESTS, "models": sorted(model_names()), "keys": keys}, indent=0) + "\n"
 
 
 def commands() -> dict[str, Any]:

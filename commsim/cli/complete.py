@@ -62,6 +62,5 @@ def _files(incomplete: str) -> list[str]:
         here = [p for p in folder.iterdir() if p.as_posix().startswith(incomplete.removeprefix("./")) or not incomplete]
     except OSError:
         return []
-    return sorted(
-        f"{p.as_posix()}/" if p.is_dir() else p.as_posix() for p in here if p.is_dir() or p.suffix in _ENDINGS
-    )
+    folders = [f"{path.as_posix()}/" for path in here if path.is_dir()]
+    return sorted([*folders, *(path.as_posix() for path in here if path.is_file() and path.suffix in _ENDINGS)])

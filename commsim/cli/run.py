@@ -176,7 +176,8 @@ def run(
         if written:
             aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if brief:
-        aside(f"# tables, pictures, scenarios: {', '.join(folders) if folders else 'without --no-files under out/'}")
+        if folders:
+            aside(f"# tables, pictures and resolved scenarios: {len(folders)} folders in {Path(folders[0]).parent}")
         aside(f"# all tables here: commsim run {scenario} --full")
         aside("# your own: commsim run all_reduce --on hgx-h100-ndr400 -n 4, or commsim init")
     elif len(everything) > 1 and not json_output:

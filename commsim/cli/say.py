@@ -50,7 +50,7 @@ def verdict(text: str, nl: bool = True) -> None:
     """Prints a verdict, coloured at a terminal unless NO_COLOR is set (no-color.org)."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         for words, colour in _COLOURS.items():
-            text = re.sub(words, lambda match, colour=colour: typer.style(match[0], fg=colour), text)
+            text = re.sub(words, typer.style(r"\g<0>", fg=colour), text)
     say(text, nl=nl)
 
 

@@ -13,7 +13,7 @@ def brief_lines(shown: Shown) -> list[str]:
         large = comparison.band_mape("above_64mib")
         above = "" if large is None else f", {100 * large:.1f} % above 64 MiB"
         lines.append(
-            f"{shown.result.name}: {100 * comparison.mape:.1f} % off its measured curve over {comparison.n} sizes{above}"
+            f"{shown.result.name}: {100 * comparison.mape:.1f} % off its measured curve, {comparison.n} sizes{above}"
         )
     for item in shown.result.items:
         if item.rows:
