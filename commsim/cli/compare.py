@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Json, Memory
+from commsim.cli.options import Json, Memory, RawBytes
 from commsim.cli.say import aside, print_json, stages_bar
 from commsim.cli.say import verdict as say_verdict
 from commsim.errors import CommsimError, LogFormatError
@@ -67,6 +67,7 @@ def compare(
             help="Write the verdicts as JUnit for acceptance tests; what fails is --fail-on (default: slower,wrong)."
         ),
     ] = None,
+    raw: RawBytes = False,
     memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
@@ -115,7 +116,7 @@ def compare(
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
         print_json({"said": list(said), "tests": list(compared.tests), "comparisons": comparisons})
     else:
-        _say(compared, [source for source, _ in paired], bool(predictions))
+        _say(compared, [source for source, _ in paired], bool(predictions), raw)
         if written:
             aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
         for path in (html, junit):
@@ -157,7 +158,7 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 """What may be wrong with a curve, or with judging it."""
 
 
-def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> None:
+def _say(compared: Compared, predictions: list[CurveSource], asked: bool, raw: bool) -> None:
     """Prints what comes first, the answers, then the tables; of several logs without a scenario one table."""
     from commsim.report.several_logs import logs_table, overall
     from commsim.report.verdict import verdict_table
@@ -176,7 +177,7 @@ def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> Non
         typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")
         return
     for verdict, tried in compared.verdicts:
-        say_verdict(verdict_table(verdict, tried), nl=False)
+        say_verdict(verdict_table(verdict, tried, raw=raw), nl=False)
 
 
 def _paths(files: list[Path]) -> list[Path]:

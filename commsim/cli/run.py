@@ -168,7 +168,7 @@ def run(
         for comparison in shown.comparisons:
             from commsim.report.verdict import comparison_table
 
-            show(comparison_table(comparison), nl=False)
+            show(comparison_table(comparison, raw=raw), nl=False)
         if explain:
             from commsim.report.explain import text
 

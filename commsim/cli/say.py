@@ -74,6 +74,22 @@ def terminal_bar(quiet: bool = False, *, counted: bool = False) -> Iterator[Any]
 
 
 @contextmanager
+def working(label: str, quiet: bool = False) -> Iterator[None]:
+    """A turning sign with the seconds since, for work whose end is not known; nothing where no bar is shown."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), "{task.description}", TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
+        bar.add_task(label, total=None)
+        yield
+
+
+@contextmanager
 def stages_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """``(stage, done, all) -> None`` that shows a counted bar for each stage; shows nothing where no bar is shown."""
     with terminal_bar(quiet, counted=True) as bar:

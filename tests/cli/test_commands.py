@@ -18,7 +18,7 @@ STEP = ["llama-3-8b", "--on", "hgx-h100-ndr400", "--tp", "8", "--no-files"]
 
 def _leaves() -> dict[str, Any]:
     root: Any = typer.main.get_command(app)
-    leaves = {}
+    leaves: dict[str, Any] = {}
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)
         leaves |= {name: command} if inner is None else {f"{name} {sub}": one for sub, one in inner.items()}

@@ -125,7 +125,8 @@ def test_the_comparison_table_has_a_row_per_size_and_the_summary() -> None:
     measured = Curve("m", "all_reduce", 8, "measured", size, np.array([1e-5, 2e-5, 1e-3]), skipped_lines=2)
     predicted = Curve("p", "all_reduce", 8, "predicted", size[[0, 2]], np.array([1.1e-5, 9e-4]))
     c = compare(predicted, measured)
-    text = comparison_table(c)
+    assert "     1 KiB       11.00" in comparison_table(c)
+    text = comparison_table(c, raw=True)
     rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
     assert rows[0] == ["1024", "11.00", "10.00", "+10.0"]
     assert rows[1][-1] == "interpolated"
