@@ -21,7 +21,7 @@ from commsim.report.plots import figure_bytes
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = ROOT / "docs" / "guides"
 PICTURES = ROOT / "docs" / "images" / "guides"
-_NAMES = ("size-a-fabric", "find-the-best-parallelism", "check-my-log", "synthesis")
+_NAMES = ("size-a-fabric", "find-the-best-parallelism", "check-my-log", "synthesis", "one-line")
 EXECUTED = tuple(GUIDES / f"{name}.md" for name in _NAMES)
 
 _PART = re.compile(r"^```pycon\n(.*?)^```|<!-- figure: ([\w-]+) -->", re.MULTILINE | re.DOTALL)

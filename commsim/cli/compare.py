@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Json, Memory
-from commsim.cli.say import print_json, stages_bar
+from commsim.cli.options import Json, Memory, RawBytes
+from commsim.cli.say import aside, print_json, stages_bar
+from commsim.cli.say import verdict as say_verdict
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -66,6 +67,7 @@ def compare(
             help="Write the verdicts as JUnit for acceptance tests; what fails is --fail-on (default: slower,wrong)."
         ),
     ] = None,
+    raw: RawBytes = False,
     memory: Memory = None,
 ) -> None:
     """Say whether measured curves are as they should be: verdict and likely cause first, then every size."""
@@ -114,12 +116,12 @@ def compare(
         comparisons = [v.comparison.summary() | {"verdict": verdict_dict(v, tried)} for v, tried in compared.verdicts]
         print_json({"said": list(said), "tests": list(compared.tests), "comparisons": comparisons})
     else:
-        _say(compared, [source for source, _ in paired], bool(predictions))
+        _say(compared, [source for source, _ in paired], bool(predictions), raw)
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
         for path in (html, junit):
             if path is not None:
-                typer.echo(f"# wrote {path}")
+                aside(f"# wrote {path}")
     if any(verdict.state in failing for verdict, _ in compared.verdicts):
         raise typer.Exit(1)
 
@@ -156,7 +158,7 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 """What may be wrong with a curve, or with judging it."""
 
 
-def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> None:
+def _say(compared: Compared, predictions: list[CurveSource], asked: bool, raw: bool) -> None:
     """Prints what comes first, the answers, then the tables; of several logs without a scenario one table."""
     from commsim.report.several_logs import logs_table, overall
     from commsim.report.verdict import verdict_table
@@ -167,15 +169,15 @@ def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> Non
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
     if not asked and len(compared.verdicts) > 1:
-        typer.echo(overall([verdict for verdict, _ in compared.verdicts]))
+        say_verdict(overall([verdict for verdict, _ in compared.verdicts]))
     for line in (*compared.answer, *compared.tests):
-        typer.echo(line)
+        say_verdict(line)
     if not asked and len(compared.verdicts) > 1:
-        typer.echo(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
+        say_verdict(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
         typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")
         return
     for verdict, tried in compared.verdicts:
-        typer.echo(verdict_table(verdict, tried), nl=False)
+        say_verdict(verdict_table(verdict, tried, raw=raw), nl=False)
 
 
 def _paths(files: list[Path]) -> list[Path]:

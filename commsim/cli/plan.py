@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import OnlyJson, changes, complete_scenarios
 from commsim.cli.plan_split import asks_split, plan_split
-from commsim.cli.say import say, stages_bar
+from commsim.cli.say import aside, say, stages_bar
 from commsim.errors import ScenarioError
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl; or a shipped one's name.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_scenarios, help="A plan file, or a scenario of rl; or a shipped one's name."
+        ),
+    ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,
@@ -119,7 +124,7 @@ def plan(
         for line in (*planned.reasons, "", *counted(answer, ranked_in)):
             typer.echo(line)
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)

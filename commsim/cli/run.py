@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import GenerateOptions, Memory, OnlyJson, changes, spread
-from commsim.cli.say import print_json, say, tracking
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, RawBytes, changes, complete_subjects, spread
+from commsim.cli.say import aside, print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def run(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on that of a model."
+            autocompletion=complete_subjects,
+            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on a "
+            "collective or a model.",
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
@@ -78,26 +80,31 @@ def run(
     export_chakra: Annotated[
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Print all tables, also of several scenarios that are compared (quickstart)."),
+    ] = False,
+    raw: RawBytes = False,
     memory: Memory = None,
     *,
-    generate: GenerateOptions,
+    question: AskedOptions,
 ) -> None:
-    """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
+    """Predict what a scenario asks and compare with the curves it names; with --on, a collective or a model."""
     del memory
     from commsim.report.run_files import compared, document, held_run, tables, write_files, write_trace
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
-    if generate.given:
-        from commsim.cli.generate import asked_scenario
-
-        asked = [asked_scenario(scenario, overrides or [], generate)]
-    else:
-        asked = load_scenarios(find_scenario(scenario), overrides or [])
-    scenarios = [prepare(one) for one in asked]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show
+    if question.given:
+        from commsim.cli.asked import asked_scenario
+
+        asked = [asked_scenario(scenario, overrides or [], question, note)]
+    else:
+        asked = load_scenarios(find_scenario(scenario), overrides or [])
+    scenarios = [prepare(one) for one in asked]
     if export_chakra is not None:
         from commsim.scenario.chakra_export import export_traces
 
@@ -106,6 +113,9 @@ def run(
     if trace is not None:  # before all else: what cannot be traced is said before files are written
         for line in write_trace(scenarios[0], trace):
             note(line)
+    whole = full or raw or explain or explain_choice or communicator_memory or json_output
+    brief = not whole and len(scenarios) > 1 and all(one.scenario.compare for one in scenarios)
+    folders: list[str] = []
     everything: list[Comparison] = []
     fits = True
     documents: list[dict[str, Any]] = []
@@ -116,7 +126,7 @@ def run(
             result = run_scenario(one, progress)
             if explain or (explain is None and page and files):
                 reasons = why(result, progress)
-        shown = compared(result)
+        shown = compared(result, raw=raw)
         everything += shown.comparisons
         folder = None
         written = []
@@ -139,6 +149,13 @@ def run(
         if json_output:
             documents.append(document(shown, reasons) | ({} if held is None else {"memory": held.to_dict()}))
             continue
+        if brief:
+            from commsim.report.brief import brief_lines
+
+            for line in brief_lines(shown):
+                show(line)
+            folders += [str(folder)] if folder is not None else []
+            continue
         if explain_choice:
             from commsim.report.choice import explain as choices
 
@@ -151,14 +168,19 @@ def run(
         for comparison in shown.comparisons:
             from commsim.report.verdict import comparison_table
 
-            show(comparison_table(comparison), nl=False)
+            show(comparison_table(comparison, raw=raw), nl=False)
         if explain:
             from commsim.report.explain import text
 
             show(text(result, reasons), nl=False)
         if written:
-            show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
-    if len(everything) > 1 and not json_output:
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+    if brief:
+        if folders:
+            aside(f"# tables, pictures and resolved scenarios: {len(folders)} folders in {Path(folders[0]).parent}")
+        aside(f"# all tables here: commsim run {scenario} --full")
+        aside("# your own: commsim run all_reduce --on hgx-h100-ndr400 -n 4, or commsim init")
+    elif len(everything) > 1 and not json_output:
         from commsim.report.verdict import summary_line
 
         show("# summary")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.commands import group
-from commsim.cli.options import Json, spread
+from commsim.cli.options import Json, complete_machines, spread
 from commsim.cli.say import print_json
+from commsim.cli.topo_new import MachineAnswers, write_new
 from commsim.errors import CommsimError, TopologyError
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 app = group("List, show, draw and check topologies.")
 
-Machine = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset (see `topo list`) or a YAML file.")]
+Machine = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE", autocompletion=complete_machines, help="A preset (see `topo list`) or a YAML file."
+    ),
+]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.")]
 Rate = Annotated[str | None, typer.Option("--nic-bandwidth", help="Of one NIC: '400 Gb/s'.")]
 
@@ -103,6 +109,21 @@ def check_command(machine: Machine, nodes: Nodes = 1) -> None:
         raise TopologyError("\n".join(f"{topology.name}: {fault}" for fault in faults))
     links = len(topology.link_src)
     typer.echo(f"{topology.name}: sound; {topology.world_size} ranks, {links} links one way")
+
+
+@app.command("new")
+@spread
+def new_command(
+    answers: MachineAnswers,
+    file: Annotated[Path, typer.Argument(help="Topology file to write.")] = Path("my-machine.yaml"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: the rest is as usual with that GPU.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Ask what a machine is made of, and write it as a topology file.
+
+    Every answer may be given as an option, or piped in, a line each.
+    """
+    write_new(file, answers, yes, force)
 
 
 @app.command("import")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.options import Json, changes
-from commsim.cli.say import print_json, say
+from commsim.cli.say import aside, print_json, say, working
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -58,7 +58,8 @@ def tune(
     scenarios = load_scenarios(path, overrides or [])
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
-    tuning = rules_of(scenarios[0], build_topology(scenarios[0]), unmeasured=unmeasured)
+    with working(f"rules for {scenarios[0].name}", json_output):
+        tuning = rules_of(scenarios[0], build_topology(scenarios[0]), unmeasured=unmeasured)
     write_atomically(out, tuner_config(tuning))
     if json_output:
         rules = [dataclasses.asdict(rule) for rule in tuning.rules]
@@ -66,7 +67,7 @@ def tune(
         print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band} | first | build)
         return
     typer.echo(tuning_table(tuning), nl=False)
-    typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
+    aside(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
 
 
 def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, json_output: bool) -> None:
@@ -80,7 +81,8 @@ def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, jso
     scenarios = load_scenarios(path, overrides)
     if len(scenarios) != 1:
         raise ScenarioError(f"{path}: found {len(scenarios)} scenarios, expected one to tune")
-    tuning = kernel_tuning(scenarios[0])
+    with working(f"kernels for {scenarios[0].name}", json_output):
+        tuning = kernel_tuning(scenarios[0])
     document = tuning_document(tuning)
     write_atomically(out, json.dumps(document, indent=1) + "\n")
     if plot is not None:
@@ -91,4 +93,4 @@ def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, jso
             say(f"warning: {text}", err=True)
         return
     typer.echo(kernel_tables(tuning), nl=False)
-    typer.echo(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")
+    aside(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")

@@ -9,6 +9,7 @@ from commsim.kernels.choice import FRAMEWORKS
 from commsim.nccl.version import format_version
 from commsim.planner.kernels import KernelStretch, KernelTuning, notes_of
 from commsim.report.crossover import Winner, plot_map
+from commsim.report.tables import folded
 from commsim.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
             lines.append(f"#   {name} ships: {_words(t.shipped[name])}; {lost}")
             if t.best[name] != t.shipped[name]:
                 lines.append(f"#   {' ' * len(name)}  best: {_words(t.best[name])}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(folded(lines)) + "\n"
 
 
 def _words(stretches: Sequence[KernelStretch]) -> str:

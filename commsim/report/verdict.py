@@ -16,7 +16,7 @@ from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried, named
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
 from commsim.report.tables import csv_text, format_time_us
-from commsim.units import GIGA, microseconds
+from commsim.units import GIGA, format_size, microseconds
 
 _ORIGINS = {
     "out_of_place": "",
@@ -27,22 +27,26 @@ _ORIGINS = {
 }
 
 
-def comparison_table(comparison: Comparison) -> str:
-    """Predicted against measured time per size, then the MAPE by size band; ends with a newline."""
+def comparison_table(comparison: Comparison, *, raw: bool = False) -> str:
+    """Predicted against measured time per size (`raw`: in bytes), then the MAPE by size band; ends with a newline."""
     c = comparison
     lines = [
         *names(c, _ORIGINS[c.measured.time_from]),
         f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'error':>8}",
-        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(%)':>8}",
+        f"# {'(B)' if raw else '':>10}  {'(us)':>10}  {'(us)':>10}  {'(%)':>8}",
     ]
     for size, predicted, measured, error, between in zip(
         c.size_bytes, c.predicted_s, c.measured_s, c.error, c.interpolated, strict=True
     ):
         mark = "  interpolated" if between else ""
-        lines.append(
-            f"{size:>12}  {format_time_us(predicted):>10}  {format_time_us(measured):>10}  {100 * error:>+8.1f}{mark}"
-        )
+        times = f"{format_time_us(predicted):>10}  {format_time_us(measured):>10}"
+        lines.append(f"{size_text(size, raw):>12}  {times}  {100 * error:>+8.1f}{mark}")
     return "\n".join([*lines, summary_line(c), *remarks(c)]) + "\n"
+
+
+def size_text(nbytes: int, raw: bool) -> str:
+    """A size as people say it, or in bytes."""
+    return str(nbytes) if raw else format_size(int(nbytes))
 
 
 def names(c: Comparison, origin: str = "") -> list[str]:
@@ -122,8 +126,8 @@ def bus_bandwidths(verdict: Verdict) -> list[tuple[float, float, float]]:
     return list(zip(*((c.size_bytes * factor / GIGA / time).tolist() for time in times), strict=True))
 
 
-def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
-    """Predicted and measured time, bus bandwidth, band and verdict of every size; ends with a newline."""
+def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = False) -> str:
+    """Predicted and measured time, bus bandwidth, band and verdict of every size (`raw`: in bytes), and a newline."""
     c = verdict.comparison
     speeds, expected = [], []
     for speed, slow, fast in bus_bandwidths(verdict):
@@ -134,12 +138,13 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = ()) -> str:
         *names(c),
         f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'busbw':>{one}}  {'error':>7}  "
         f"{'expected busbw':>{both}}  verdict",
-        f"# {'(B)':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>{one}}  {'(%)':>7}  {'(GB/s)':>{both}}",
+        f"# {'(B)' if raw else '':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>{one}}  {'(%)':>7}  {'(GB/s)':>{both}}",
     ]
     for i, size in enumerate(c.size_bytes):
         mark = "  (prediction interpolated)" if c.interpolated[i] else ""
+        times = f"{format_time_us(c.predicted_s[i]):>10}  {format_time_us(c.measured_s[i]):>10}"
         lines.append(
-            f"{size:>12}  {format_time_us(c.predicted_s[i]):>10}  {format_time_us(c.measured_s[i]):>10}  "
+            f"{size_text(size, raw):>12}  {times}  "
             f"{speeds[i]:>{one}}  {100 * c.error[i]:>+7.1f}  {expected[i]:>{both}}  {verdict.of_size(i)}{mark}"
         )
     lines.append(summary_line(c))

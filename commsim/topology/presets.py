@@ -107,7 +107,15 @@ def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Mac
         name = file.name or (base_dir / spec.path).stem
     else:
         name, machine = "topology", MachineSpec()
-    return name, _merged(machine, _machine_of(spec))
+    machine = _merged(machine, _machine_of(spec))
+    if spec.path is None:
+        return name, machine
+    from commsim.topology.missing import missing_faults, missing_keys
+
+    if keys := missing_keys(machine, spec):
+        document = read_documents(base_dir / spec.path, error=TopologyError)[0]
+        raise TopologyError(sorted(missing_faults(keys, document)))
+    return name, machine
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
@@ -138,6 +146,11 @@ def _folder() -> Path:
 def preset(name: str) -> Preset:
     """One shipped preset; no other file is read."""
     return described(_folder() / f"{name}.yaml")
+
+
+def machine_of(name: str) -> MachineSpec:
+    """The blocks of a shipped preset, with those of what it extends."""
+    return _read_preset(name)
 
 
 def described(path: Path) -> Preset:
