@@ -92,8 +92,8 @@ schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation an
 accuracy-decisions: $(VENV)/.installed-dev ## score plans and tuner rules, write their page and errors anew (ten minutes)
 	$(BIN)/python validation/decisions.py --write
 
-examples: $(VENV)/.installed-dev ## execute the guides whose code is executed, write what it prints and draws
-	MPLBACKEND=Agg $(BIN)/python docs/examples.py
+examples: $(VENV)/.installed-dev ## execute the pages that show output, write what they print and draw (PAGE=doctor: one)
+	MPLBACKEND=Agg $(BIN)/python docs/examples.py $(PAGE)
 
 figures: $(VENV)/.installed-dev ## write the pictures and figures of the pages on algorithms anew
 	$(BIN)/python docs/figures.py
