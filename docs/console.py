@@ -80,7 +80,7 @@ def run_block(block: str, folder: Path) -> str:
 
 
 def prepare(folder: Path) -> None:
-    """Makes `folder` look like the checkout to commands, with nothing under `out/`, and `commsim` that of the checkout."""
+    """Makes `folder` look like the checkout to commands, whose `commsim` is the checkout's; it has no `out/`."""
     for name in _SHARED:
         (folder / name).symlink_to(ROOT / name)
     programs = folder / ".bin"
@@ -129,9 +129,11 @@ def _printed(command: Command, folder: Path) -> list[str]:
         )
     lines = [line.rstrip() for line in done.stdout.rstrip().splitlines() if not line.startswith(_COMPILING)]
     shown = kept(lines, command.printed)
-    unclear = [line for line in shown if line.startswith(("$ ", "```")) or str(folder) in line]
+    unclear = [line for line in shown if line.startswith(("$ ", "```")) or str(folder) in line or str(ROOT) in line]
     if unclear:
-        raise ExampleError(f"{command.script}found {unclear[0]!r}, expected lines without prompts or temporary folders")
+        raise ExampleError(
+            f"{command.script}found {unclear[0]!r}, expected lines without prompts or paths of this machine"
+        )
     return lines
 
 

@@ -1,8 +1,8 @@
 """Executes the pages of EXECUTED: `python docs/examples.py` (or `make examples`) writes what they print.
 
 The ``pycon`` blocks of a page run in order in one namespace, as a notebook would, the ``console`` blocks in bash
-(`docs/console.py`), both in a fresh folder that looks like the checkout; a ``yaml`` block that begins with the name of a
-file in a comment is written there first. At `<!-- figure: NAME -->` the value of `figure` goes to
+(`docs/console.py`), both in a fresh folder that looks like the checkout; a ``yaml`` block that begins with a file's
+name in a comment is written there first. At `<!-- figure: NAME -->` the value of `figure` goes to
 docs/images/guides/NAME.png. `tests/test_examples.py` fails where a page does not say what it prints.
 """
 
