@@ -1,4 +1,4 @@
-"""The moving picture of the landing page: it is the registry's schedule, small, and still where motion is not wanted."""
+"""The moving picture of the landing page: the registry's schedule, small, still where motion is not wanted."""
 
 from __future__ import annotations
 
