@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import console
 import examples
 import pytest
 import typer.main
@@ -44,14 +45,22 @@ def _blocks(page: Path, *languages: str) -> Iterator[str]:
             yield body
 
 
+def _shell_lines(page: Path) -> Iterator[str]:
+    """The lines of commands shown on a page, continued ones joined; of a console block those with a prompt alone."""
+    for body in _blocks(page, "sh", "bash"):
+        yield from body.replace("\\\n", " ").splitlines()
+    for body in _blocks(page, "console"):
+        for command in console.commands(body):
+            yield command.script.replace("\\\n", " ").splitlines()[0]
+
+
 def _commands(page: Path) -> Iterator[list[str]]:
-    """The words of each shell command shown on a page, without prompts, comments and redirections."""
-    for body in _blocks(page, "sh", "bash", "console"):
-        for line in body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            stop = next((i for i, w in enumerate(words) if w in {">", "|", ">>", "2>", "&&"}), len(words))
-            if words:
-                yield words[:stop]
+    """The words of each shell command shown on a page, without comments and redirections."""
+    for line in _shell_lines(page):
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        stop = next((i for i, w in enumerate(words) if w in {">", "|", ">>", "2>", "&&"}), len(words))
+        if words:
+            yield words[:stop]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_title)

@@ -19,9 +19,10 @@ _NETWORKS = (
 
 WORDS = {
     "accuracy": (
-        f"{_ERROR}; *two*: the times of its first and last size are; *few*: of three sizes; *transfer*: one all_reduce log of the system; *shapes*: its logs on other "
-        "numbers of nodes or GPUs; *calibrated*: every second size of all of them; *forced*: nothing but the algorithm "
-        f"and protocol that come nearest to each measured time. {_NETWORKS}"
+        f"{_ERROR}; *two*: the times of its first and last size are; *few*: of three sizes; *transfer*: one all_reduce "
+        "log of the system; *shapes*: its logs on other numbers of nodes or GPUs; *calibrated*: every second size of "
+        "all of them; *forced*: nothing but the algorithm and protocol that come nearest to each measured time. "
+        f"{_NETWORKS}"
     ),
     "accuracy-outside": f"{_ERROR}; *three sizes*: those nearest 256 B, 1 MiB and 1 GiB. {_NETWORKS}",
     "accuracy-decisions": (
