@@ -25,7 +25,7 @@ _STATUS = re.compile(r"# exit status (\d+)$")
 _FILE = re.compile(r"# (\S+\.ya?ml)\n")
 _COMPILING = "commsim: compiling"
 """Begins a line that only the first run after an install prints."""
-_TIMEOUT_S = 120
+_TIMEOUT_S = 900
 
 
 class ExampleError(Exception):

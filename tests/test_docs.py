@@ -105,7 +105,9 @@ def _check_command(words: list[str]) -> None:
     for word in rest:
         if word.startswith("-"):
             assert word.split("=")[0] in _options(command) | {"--help"}, f"{' '.join(words)}: no option {word!r}"
-        elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")):
+        elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")) and not re.search(
+            r"[*?\[{]", word
+        ):
             assert (ROOT / word).exists(), f"{' '.join(words)}: no file {word!r}"
 
 
@@ -117,6 +119,21 @@ def test_commands_shown_exist(page: Path) -> None:
             _check_command(words)
         elif words[0] == "make":
             assert {w for w in words[1:] if "=" not in w} <= targets, " ".join(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_title)
+def test_sweeps_of_a_page_do_not_meet_in_a_folder(page: Path) -> None:
+    sweeps = [words for words in _commands(page) if words[:2] == ["commsim", "sweep"] and "--dry-run" not in words]
+    asked: dict[str, list[str]] = {}
+    for words in sweeps:
+        out = words[words.index("--out") + 1] if "--out" in words else Path(words[2]).stem
+        question = [word for word in words[2:] if "/" not in word or word == words[2]]
+        assert asked.setdefault(out, question)[0] == question[0], f"{_title(page)}: {out}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=_title)
+def test_what_is_installed_is_installed_from_the_clone(page: Path) -> None:
+    assert "pip install 'commsim" not in page.read_text(encoding="utf-8")
 
 
 def test_the_readme_shows_its_two_commands() -> None:
