@@ -131,6 +131,13 @@ def format_bytes(nbytes: float) -> str:
     return _scaled(nbytes, [(2**40, "TiB"), (GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
 
 
+def format_size(nbytes: int) -> str:
+    """A size in the largest power of two that says it exactly: ``64 MiB``, ``1000000 B``."""
+    short = format_bytes(nbytes)
+    number, unit = short.split()
+    return short if Decimal(number) * int(_BYTES[unit]) == nbytes else f"{nbytes} B"
+
+
 def format_bandwidth(bytes_per_s: float) -> str:
     """A bandwidth in powers of ten: ``50 GB/s``."""
     return _scaled(bytes_per_s, [(1e12, "TB/s"), (GIGA, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from commsim.cli.commands import Commands
+from commsim.cli.commands import Commands, hush
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -23,7 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Predict collective communication on real machines, and score the prediction against measured curves.",
-    epilog="Exit status: 0 ok, 1 infeasible or a bar missed, 2 bad input, 3 a fault of commsim.",
+    epilog="commsim help COMMAND shows a command with examples. "
+    "Exit status: 0 ok, 1 infeasible or a bar missed, 2 bad input, 3 a fault of commsim.",
 )
 
 
@@ -37,9 +38,10 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", "-V", callback=_version, is_eager=True, help="Print the version."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", callback=hush, help="Print the answer and errors only."),
 ) -> None:
-    del version
+    del version, quiet
 
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count

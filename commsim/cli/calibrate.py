@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import Json
-from commsim.cli.say import print_json, say
+from commsim.cli.say import aside, print_json, say
 from commsim.errors import CalibrationError, CommsimError, ScenarioError
 from commsim.files import check_writable, write_atomically
 from commsim.scenario.load import find_scenario
@@ -120,7 +120,7 @@ def _measured(scenario: Scenario, files: list[Path], out: Path, plot: bool, json
         print_json(calibration_document(result, left_out) | {"slower": slower})
         return
     typer.echo(calibration_table(result, left_out), nl=False)
-    typer.echo(f"# wrote {', '.join(str(p) for p in written)}")
+    aside(f"# wrote {', '.join(str(p) for p in written)}")
 
 
 def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, json_output: bool) -> None:
@@ -146,7 +146,7 @@ def _known(scenario: Scenario, texts: list[str], files: list[Path], out: Path, j
         print_json({"values": {v.path: {"shipped": v.shipped, "value": v.value} for v in result.values}})
         return
     typer.echo(known_table(result, doubts(result)), nl=False)
-    typer.echo(f"# wrote {path}")
+    aside(f"# wrote {path}")
 
 
 def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) -> None:
@@ -185,7 +185,7 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     moved = sorted(result.moved.items(), key=lambda item: -abs(math.log(item[1])))
     typer.echo("moved: " + (", ".join(f"{name} x {factor:.3f}" for name, factor in moved[:8]) or "nothing"))
     typer.echo(result.verdict())
-    typer.echo(f"# wrote {path}; use it by training.params in the scenario")
+    aside(f"# wrote {path}; use it by training.params in the scenario")
 
 
 def _curves(files: list[Path]) -> list[Curve]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.options import Json, Memory
-from commsim.cli.say import print_json, stages_bar
+from commsim.cli.say import aside, print_json, stages_bar
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -116,10 +116,10 @@ def compare(
     else:
         _say(compared, [source for source, _ in paired], bool(predictions))
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
         for path in (html, junit):
             if path is not None:
-                typer.echo(f"# wrote {path}")
+                aside(f"# wrote {path}")
     if any(verdict.state in failing for verdict, _ in compared.verdicts):
         raise typer.Exit(1)
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from commsim.cli.options import Json
-from commsim.cli.say import print_json, tracking
+from commsim.cli.options import Json, RawBytes
+from commsim.cli.say import aside, print_json, tracking
 from commsim.errors import CommsimError
-from commsim.units import format_bytes, format_time
+from commsim.units import format_size, format_time
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,6 +51,7 @@ def cost(
         Path | None,
         typer.Option("--out", "-o", help="Write the whole table: FILE.json for programs, or FILE.csv."),
     ] = None,
+    raw: RawBytes = False,
     json_output: Json = False,
 ) -> None:
     """Say what one call of a collective costs, and write the table for other programs."""
@@ -69,7 +70,7 @@ def cost(
         if out.suffix not in (".json", ".csv"):
             raise CommsimError(f"--out: found {str(out)!r}, expected a file that ends in .json or .csv")
         check_place(out)
-    asked = [(size, _echo(text, size)) for text in sizes for size in parse_sizes(text)]
+    asked = [(size, str(size) if raw else _echo(text, size)) for text in sizes for size in parse_sizes(text)]
     table = cost_table(AskedCall(collective, dtype, overrides=tuple(overrides)), ranks, on)
     with tracking(json_output) as progress:
         seconds = [table(size) for size, _ in (progress(asked, f"{collective} on {on}") if progress else asked)]
@@ -85,14 +86,11 @@ def cost(
     for (_, shown), each in zip(asked, seconds, strict=True):
         typer.echo(f"{shown:>12}  {format_time(each)}")
     if out is not None:
-        typer.echo(f"# wrote {out}")
+        aside(f"# wrote {out}")
 
 
 def _echo(text: str, size: int) -> str:
     """A size as it was given; of a range in powers of two where that is exact, else in bytes."""
     if ".." not in text:
         return text.strip()
-    short = format_bytes(size)
-    number, unit = short.split()
-    powers = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-    return short if float(number) * 2 ** powers[unit] == size else f"{size} B"
+    return format_size(size)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Json, spread
-from commsim.cli.say import print_json, say, tracking
+from commsim.cli.say import aside, print_json, say, tracking
 from commsim.errors import CommsimError
 from commsim.files import check_writable, write_atomically
 
@@ -276,4 +276,4 @@ def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, unknown: lis
     if diagnosis.following and cluster.gpus > 1:
         say("  HOSTFILE: a line for each rank, the hosts in this order; --plan FOLDER writes it with the command")
     for path in written:
-        say(f"# wrote {path}")
+        aside(f"# wrote {path}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Json
-from commsim.cli.say import print_json, say, stages_bar
+from commsim.cli.say import aside, print_json, say, stages_bar
 
 if TYPE_CHECKING:
     from commsim.accuracy.diagnosis import JobDiagnosis
@@ -139,4 +139,4 @@ def _say(found: JobDiagnosis, written: list[Path]) -> None:
     if text := dump_tables(found):
         say("\n" + text, nl=False)
     for path in written:
-        say(f"# wrote {path}")
+        aside(f"# wrote {path}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Memory, OnlyJson, changes
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, spread
 from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
     from commsim.scenario.result import Result
 
 
+@spread
 def explain(
     result: Annotated[
-        str, typer.Argument(help="A folder that commsim run or plan wrote, a scenario file, or a shipped one's name.")
+        str,
+        typer.Argument(
+            help="A folder that commsim run or plan wrote, a scenario file, a shipped one's name, or with --on a "
+            "collective or a model."
+        ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     size: Annotated[
@@ -29,6 +35,8 @@ def explain(
     what_if: Annotated[bool, typer.Option(help="Simulate single changes, or only say what bounds it.")] = True,
     memory: Memory = None,
     json_output: OnlyJson = False,
+    *,
+    question: AskedOptions,
 ) -> None:
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
     del memory
@@ -37,15 +45,22 @@ def explain(
     from commsim.scenario.run import prepare, run
     from commsim.units import parse_bytes
 
-    path = _scenario_of(result)
     sizes = [parse_bytes(one) for one in size or ()]
-    ready = [prepare(one) for one in load_scenarios(path, overrides or [])]
+    saved: Path | None = None
+    if question.given:
+        from commsim.cli.asked import asked_scenario
+
+        asked = [asked_scenario(result, overrides or [], question, partial(typer.echo, err=json_output))]
+    else:
+        path = _scenario_of(result)
+        asked, saved = load_scenarios(path, overrides or []), path.parent / "result.json"
+    ready = [prepare(one) for one in asked]
     documents = []
     for one in ready:
         with tracking(json_output) as progress:
             predicted = run(one, progress)
             reasons = why(predicted, progress, sizes, what_if)
-        if not overrides and (warning := _difference(predicted, path.parent / "result.json")):
+        if saved is not None and not overrides and (warning := _difference(predicted, saved)):
             typer.echo(f"warning: {warning}", err=True)
         if json_output:
             documents.append({"name": predicted.name, "explanations": [to_dict(reason) for reason in reasons]})

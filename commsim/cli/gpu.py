@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Port
+from commsim.cli.say import aside
 from commsim.errors import CommsimError, MeasurementError
 
 if TYPE_CHECKING:
@@ -186,4 +187,4 @@ def _report(folder: Path, faults: list[str], notes: list[str]) -> None:
         typer.echo(line)
     for gap in findings.gaps:
         typer.echo(f"# not in the report: {gap}", err=True)
-    typer.echo(f"# wrote {folder / REPORT} and {pack(folder)}")
+    aside(f"# wrote {folder / REPORT} and {pack(folder)}")

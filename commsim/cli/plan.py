@@ -12,7 +12,7 @@ import typer
 
 from commsim.cli.options import OnlyJson, changes
 from commsim.cli.plan_split import asks_split, plan_split
-from commsim.cli.say import say, stages_bar
+from commsim.cli.say import aside, say, stages_bar
 from commsim.errors import ScenarioError
 from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
@@ -119,7 +119,7 @@ def plan(
         for line in (*planned.reasons, "", *counted(answer, ranked_in)):
             typer.echo(line)
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from commsim.cli.say import say, terminal_bar
+from commsim.cli.say import aside, terminal_bar
 from commsim.errors import ScenarioError
 from commsim.files import slug, write_atomically
 
@@ -64,7 +64,7 @@ def plan_split(path: Path, overrides: Sequence[str], out: Path | None, files: bo
     typer.echo("")
     typer.echo(split_table(splits), nl=False)
     if written:
-        say(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+        aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
 
 
 def _write(scenario: Scenario, splits: Splits, folder: Path) -> list[Path]:

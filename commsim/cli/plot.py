@@ -9,6 +9,7 @@ import typer
 
 from commsim.cli.options import Memory
 from commsim.cli.pictures import write_both, write_picture
+from commsim.cli.say import aside
 from commsim.errors import CommsimError
 from commsim.scenario.load import find_scenario
 
@@ -55,7 +56,7 @@ def plot(
         folder = out or saved.folder
         written = [file for name, figure in made.items() for file in write_both(folder / name, figure)]
     for file in written:
-        typer.echo(f"# wrote {file}")
+        aside(f"# wrote {file}")
 
 
 def _numbers(text: str | None) -> tuple[int, ...]:

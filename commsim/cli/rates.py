@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from commsim.cli.say import aside
+
 
 def rates(
     out: Annotated[
@@ -65,4 +67,4 @@ def rates(
         unit = {"copy": "GB/s", "launch": "million launches/s"}.get(rate.kind, "GFLOP/s")
         scale = 1e6 if rate.kind == "launch" else GIGA
         typer.echo(f"{rate.kind:>18} {rate.shape:>28} {rate.dtype:>9} {rate.per_second / scale:>10.3f} {unit}")
-    typer.echo(f"# wrote {', '.join(path.name for path in written)} in {out}")
+    aside(f"# wrote {', '.join(path.name for path in written)} in {out}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import GenerateOptions, Memory, OnlyJson, changes, spread
-from commsim.cli.say import print_json, say, tracking
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, RawBytes, changes, spread
+from commsim.cli.say import aside, print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def run(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on that of a model."
+            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on a "
+            "collective or a model."
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
@@ -78,26 +79,27 @@ def run(
     export_chakra: Annotated[
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
+    raw: RawBytes = False,
     memory: Memory = None,
     *,
-    generate: GenerateOptions,
+    question: AskedOptions,
 ) -> None:
-    """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
+    """Predict what a scenario asks and compare with the curves it names; with --on, a collective or a model."""
     del memory
     from commsim.report.run_files import compared, document, held_run, tables, write_files, write_trace
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
-    if generate.given:
-        from commsim.cli.generate import asked_scenario
-
-        asked = [asked_scenario(scenario, overrides or [], generate)]
-    else:
-        asked = load_scenarios(find_scenario(scenario), overrides or [])
-    scenarios = [prepare(one) for one in asked]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show
+    if question.given:
+        from commsim.cli.asked import asked_scenario
+
+        asked = [asked_scenario(scenario, overrides or [], question, note)]
+    else:
+        asked = load_scenarios(find_scenario(scenario), overrides or [])
+    scenarios = [prepare(one) for one in asked]
     if export_chakra is not None:
         from commsim.scenario.chakra_export import export_traces
 
@@ -116,7 +118,7 @@ def run(
             result = run_scenario(one, progress)
             if explain or (explain is None and page and files):
                 reasons = why(result, progress)
-        shown = compared(result)
+        shown = compared(result, raw=raw)
         everything += shown.comparisons
         folder = None
         written = []
@@ -157,7 +159,7 @@ def run(
 
             show(text(result, reasons), nl=False)
         if written:
-            show(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if len(everything) > 1 and not json_output:
         from commsim.report.verdict import summary_line
 

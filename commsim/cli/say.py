@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -20,6 +21,20 @@ def say(text: str, nl: bool = True, err: bool = False) -> None:
         typer.echo(text, nl=nl, err=err)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+
+
+class Muted(io.TextIOBase):
+    """Standard error under ``-q``: it takes everything and shows nothing."""
+
+    def write(self, text: str) -> int:
+        """Drops it."""
+        return len(text)
+
+
+def aside(text: str) -> None:
+    """Prints a line that is not the answer, such as which files were written; under ``-q`` nothing."""
+    if not isinstance(sys.stderr, Muted):
+        say(text)
 
 
 def print_json(document: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from commsim.cli.pictures import write_both
-from commsim.cli.say import print_json, stages_bar
+from commsim.cli.say import aside, print_json, stages_bar
 from commsim.files import slug, write_atomically
 from commsim.planner.serving import ServingAnswer, machines_of, scenario_of, search
 from commsim.planner.serving_question import read_serving
@@ -52,7 +52,7 @@ def plan_serving(
         for line in planned.counted():
             typer.echo(line)
         if written:
-            typer.echo(f"# wrote {', '.join(p.name for p in written)} in {folder}")
+            aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)

@@ -28,8 +28,13 @@ _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped one.")],
-    overrides: Annotated[list[str] | None, changes("Changes of its scenario as key.path=value.")] = None,
+    file: Annotated[str, typer.Argument(help="A sweep file or a scenario, or the name of a shipped one.")],
+    overrides: Annotated[
+        list[str] | None,
+        changes(
+            "Changes of its scenario as key.path=value; of a range, a path of the sweep: topology.nodes='1..64 x2'."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the journal and the rows (default: out/<name>).")
     ] = None,

@@ -11,6 +11,7 @@ import typer
 from commsim.cli.commands import group
 from commsim.cli.options import Json, spread
 from commsim.cli.say import print_json
+from commsim.cli.topo_new import MachineAnswers, write_new
 from commsim.errors import CommsimError, TopologyError
 
 if TYPE_CHECKING:
@@ -103,6 +104,21 @@ def check_command(machine: Machine, nodes: Nodes = 1) -> None:
         raise TopologyError("\n".join(f"{topology.name}: {fault}" for fault in faults))
     links = len(topology.link_src)
     typer.echo(f"{topology.name}: sound; {topology.world_size} ranks, {links} links one way")
+
+
+@app.command("new")
+@spread
+def new_command(
+    answers: MachineAnswers,
+    file: Annotated[Path, typer.Argument(help="Topology file to write.")] = Path("my-machine.yaml"),
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: the rest is as usual with that GPU.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Ask what a machine is made of, and write it as a topology file.
+
+    Every answer may be given as an option, or piped in, a line each.
+    """
+    write_new(file, answers, yes, force)
 
 
 @app.command("import")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from commsim.cli.options import Json, changes
-from commsim.cli.say import print_json, say
+from commsim.cli.say import aside, print_json, say
 from commsim.errors import ScenarioError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -66,7 +66,7 @@ def tune(
         print_json({"rules": rules, "refused": len(tuning.refused), "band": tuning.band} | first | build)
         return
     typer.echo(tuning_table(tuning), nl=False)
-    typer.echo(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
+    aside(f"# wrote {out}; run with NCCL_TUNER_PLUGIN and NCCL_TUNER_CONFIG_FILE={out}")
 
 
 def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, json_output: bool) -> None:
@@ -91,4 +91,4 @@ def _kernels(path: Path, overrides: list[str], out: Path, plot: Path | None, jso
             say(f"warning: {text}", err=True)
         return
     typer.echo(kernel_tables(tuning), nl=False)
-    typer.echo(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")
+    aside(f"# wrote {out}{f' and {plot}' if plot is not None else ''}")

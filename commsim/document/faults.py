@@ -124,8 +124,8 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
     tags = {tag for _, tag in item.tags}
     if item.kind == "extra_forbidden":
         names = keys_of(_slots(model, item.path[:-1], tags))
-        message = f"found the unknown key {show(item.path[-1])}, {suggest(str(item.path[-1]), names)}"
-        return document.fault(path, message, at_key=True)
+        near = _longer(item, model, document, at) or suggest(str(item.path[-1]), names)
+        return document.fault(path, f"found the unknown key {show(item.path[-1])}, {near}", at_key=True)
     if item.kind == "missing" and isinstance(item.path[-1], int):  # a list of fixed length, such as a pair
         why = meaning(_slots(model, item.path[:-1], tags)).replace("`", "")
         wanted = why or f"at least {item.path[-1] + 1} items"
@@ -146,6 +146,19 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
         return document.fault(path, f"found the key {show(item.value)}, expected {_expected(item, [])}", at_key=True)
     slots = _slots(model, item.path, tags)
     return document.fault(path, f"found {show(item.value)}, {_wanted(item, slots)}")
+
+
+def _longer(item: _Item, model: type[BaseModel], document: Document, at: KeyPath) -> str:
+    """What was meant by an override whose path leaves out its beginning; empty where it is none."""
+    if len(item.path) != 1 or document.value(at) is None:
+        return ""
+    path = (*at, *item.path)
+    given = next((o for o in document.overrides if o[: len(path)] == path), None)
+    if given is None:
+        return ""
+    from commsim.document.paths import longer
+
+    return longer(".".join(map(str, given[len(at) :])), model, document.value(at))
 
 
 def _slots(model: type[BaseModel], path: KeyPath, tags: set[str]) -> list[Slot]:

@@ -1,9 +1,10 @@
 """A sweep: one scenario, and the values that some of its paths take; every combination is a point.
 
-The file is a scenario (or names one by ``scenario:``) with the further keys ``sweep`` (a list of values for each
-path; their product is the grid), ``include`` (points beside the grid), ``exclude`` (combinations to leave out) and
-``replicates`` (how often each point is repeated, with seeds 0, 1, ...). ``include`` and ``exclude`` mean what they
-mean in the job matrices of GitHub Actions.
+The file is a scenario (or names one by ``scenario:``) with the further keys ``sweep`` (a list of values, or a range
+such as ``1..64 x2``, for each path; their product is the grid), ``include`` (points beside the grid), ``exclude``
+(combinations to leave out) and ``replicates`` (how often each point is repeated, with seeds 0, 1, ...). ``include`` and
+``exclude`` mean what they mean in the job matrices of GitHub Actions. Ranges and lists in overrides are paths of the
+grid, too.
 """
 
 from __future__ import annotations
@@ -13,14 +14,23 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import commsim
-from commsim.document import Document, KeyPath, apply_overrides, raise_faults, read_documents, with_values
+from commsim.document import (
+    Document,
+    KeyPath,
+    apply_overrides,
+    compose_documents,
+    raise_faults,
+    read_documents,
+    with_values,
+)
 from commsim.document.types import shorten, show, suggest
-from commsim.errors import CommsimError, Fault, ScenarioError
+from commsim.errors import CommsimError, Fault, ScenarioError, UnitError
+from commsim.planner.ranges import is_range, values_of
 from commsim.scenario.load import check_document, with_machine
 
 MOST_POINTS = 1_000_000
@@ -93,11 +103,12 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one sweep")
-    written = documents[0]
+    written, overrides = _varied(documents[0], overrides, path)
     if not isinstance(written.data, dict) or not {"sweep", "include"} & set(written.data):
-        message = "found no key 'sweep', expected it, such as sweep: {topology.nodes: [1, 2, 4]}"
-        raise_faults([written.fault((), message)])
-    faults = _shape_faults(written)
+        message = "found no key 'sweep', expected it, such as sweep: {topology.nodes: [1, 2, 4]}, or a change such as "
+        raise_faults([written.fault((), f"{message}topology.nodes='1..64 x2'")])
+    written, faults = _opened(written)
+    faults = faults or _shape_faults(written)
     if faults:
         raise_faults(faults)
     base, base_dir = _base(written, path)
@@ -114,6 +125,63 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     if faults:
         raise_faults(faults)
     return sweep
+
+
+def _varied(written: Document, overrides: Sequence[str], path: Path) -> tuple[Document, list[str]]:
+    """The document in which overrides that are ranges or lists are paths of the sweep, and the other overrides.
+
+    What the scenario itself takes, such as a range of sizes, stays its value, unless the file varies that path.
+    """
+    axes, rest = {}, []
+    keys = written.data if isinstance(written.data, dict) else {}
+    own: dict[str, Any] = keys["sweep"] if isinstance(keys.get("sweep"), dict) else {}
+    for text in overrides:
+        name, _, value_text = (part.strip() for part in text.partition("="))
+        value = value_text if is_range(value_text) else _list_of(value_text)
+        if value is None or not (name in own or _refused(written, name, value_text, path)):
+            rest.append(text)
+        else:
+            axes[name] = (value, text)
+    if not axes:
+        return written, rest
+    values = {name: value for name, (value, _) in axes.items()}
+    places: dict[KeyPath, str] = {("sweep", name): text for name, (_, text) in axes.items()}
+    sweep = {**own, **values}
+    return replace(written, data={**keys, "sweep": sweep}, overrides={**written.overrides, **places}), rest
+
+
+def _list_of(text: str) -> list[Any] | None:
+    """The list that an override says, None where it says something else."""
+    documents, faults = compose_documents(text, "") if text.startswith("[") else ([], [])
+    data = documents[0].data if len(documents) == 1 and not faults else None
+    return data if isinstance(data, list) else None
+
+
+def _refused(written: Document, name: str, value: str, path: Path) -> bool:
+    """Whether the scenario refuses a value at a path, so that it can only be several."""
+    try:
+        base, base_dir = _base(written, path)
+        faults = check_document(apply_overrides(base, [f"{name}={value}"]), base_dir)[1]
+    except ScenarioError as error:
+        faults = list(error.faults)
+    mine = [fault for fault in faults if fault.path == name or fault.path.startswith(f"{name}.")]
+    if unknown := [fault for fault in mine if fault.message.startswith("found the unknown key")]:
+        raise_faults(unknown)
+    return bool(mine)
+
+
+def _opened(written: Document) -> tuple[Document, list[Fault]]:
+    """The document with the values of each range of `sweep` in its place, and the faults of ranges."""
+    axes = written.data.get("sweep")
+    if not isinstance(axes, dict):
+        return written, []
+    opened, faults = {}, []
+    for name, values in axes.items():
+        try:
+            opened[name] = values_of(values) if is_range(values) else values
+        except UnitError as error:
+            faults.append(written.fault(("sweep", name), str(error)))
+    return replace(written, data={**written.data, "sweep": opened}), faults
 
 
 def _base(written: Document, path: Path) -> tuple[Document, Path]:
@@ -149,7 +217,7 @@ def _shape_faults(written: Document) -> list[Fault]:
     else:
         for name, values in axes.items():
             if not isinstance(values, list) or not values:
-                fault(("sweep", name), values, "a list of at least one value")
+                fault(("sweep", name), values, "a list of at least one value, or a range such as 1..64 x2")
             elif len({json.dumps(v) for v in values}) < len(values):
                 fault(("sweep", name), values, "each value once")
     for key, words in (("include", "points"), ("exclude", "combinations")):

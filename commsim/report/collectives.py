@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.tables import falls_note, links_csv, result_csv, result_table, slowest_note, use_lines
+from commsim.report.tables import falls_note, folded, links_csv, result_csv, result_table, slowest_note, use_lines
 from commsim.report.view import PictureChoice, PictureKind, Pictures, Shown, View
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_time, gb_per_s, microseconds
@@ -53,6 +53,15 @@ def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
         yield suffix, plot_limit(topology, network, limit_of(network, item.collective, effort="flow", latency=False))
 
 
+def _elements(answer: Item) -> str:
+    """``; float32 sum``: what the columns of nccl-tests say in every row, where these are not shown."""
+    calls = {(row.dtype, row.redop, row.root) for row in answer.rows}
+    if len(calls) != 1:
+        return ""
+    dtype, redop, root = calls.pop()
+    return f"; {dtype}{f' {redop}' if redop else ''}{f', root {root}' if root >= 0 else ''}"
+
+
 class CollectivesView(View[Item]):
     """Collectives over message sizes."""
 
@@ -74,14 +83,15 @@ class CollectivesView(View[Item]):
         levels = ", ".join(dict.fromkeys(row.level for row in answer.rows))
         how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
         where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
-        return result_table(answer, [shown.heading, where, ""])
+        where += "" if shown.raw else _elements(answer)
+        return result_table(answer, [shown.heading, where, ""], raw=shown.raw)
 
     def lines(self, answer: Item) -> list[str]:
         if not any(row.candidates for row in answer.rows):
-            return list(use_lines(answer))
+            return folded(use_lines(answer))
         from commsim.report.crossover import crossover_lines
 
-        return [*use_lines(answer), *crossover_lines(answer)]
+        return folded([*use_lines(answer), *crossover_lines(answer)])
 
     def csv(self, shown: Shown, answers: Sequence[Item]) -> dict[str, str]:
         texts = {"result.csv": result_csv(answers)}

@@ -17,7 +17,7 @@ from commsim.report.generation_plots import (
 )
 from commsim.report.generation_words import each_words, user_words
 from commsim.report.page import Code, Part, Section, Text, picture, table
-from commsim.report.tables import aligned, csv_text, records_csv
+from commsim.report.tables import aligned, csv_text, folded, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, format_time
 
@@ -83,7 +83,7 @@ def generation_table(item: GenerationItem, heading: Iterable[str] = ()) -> str:
     lines += ["#", *_memory_lines(item)]
     if len(item.loads) > 1:
         lines += ["#", "# at other loads (a closed loop of so many clients)", *_load_lines(item)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(folded(lines)) + "\n"
 
 
 def _causes(item: GenerationItem) -> list[tuple[str, float, float, str]]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from commsim.report.collectives import RAW_SCHEDULE
 from commsim.report.page import Part, Section, Text, size_cell, table
 from commsim.report.saved import of_record
-from commsim.report.tables import aligned, format_time_us, records_csv
+from commsim.report.tables import WIDTH, aligned, folded, format_time_us, records_csv
 from commsim.report.view import Shown, View
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.units import format_bytes, format_time, microseconds
@@ -70,9 +70,10 @@ class JobsView(View[JobsItem]):
         columns += [*(["p99"] if p99 else []), "meets on"]
         units = ["(us)" if name in ("start", "alone", "together", "p99") else "" for name in columns]
         left = [i for i, name in enumerate(columns) if name in _LEFT]
-        header, below, *rows = aligned([columns, units, *(_cells(row, p99) for row in answer.rows)], left)
-        lines = [shown.heading, _heading(shown, answer), "", header, below]
-        return "\n".join([*(f"# {line}".rstrip() for line in lines), *(f"  {row}" for row in rows), "#"]) + "\n"
+        header, below, *rows = aligned([columns, units, *(_cells(row, p99) for row in answer.rows)], left, WIDTH - 2)
+        heading = folded([f"# {shown.heading}", f"# {_heading(shown, answer)}"])
+        lines = [*heading, "#", f"# {header}", f"# {below}".rstrip()]
+        return "\n".join([*lines, *(f"  {row}" for row in rows), "#"]) + "\n"
 
     def csv(self, shown: Shown, answers: Sequence[JobsItem]) -> dict[str, str]:
         rows = [{"item": number} | row.record() for number, item in enumerate(answers, 1) for row in item.rows]

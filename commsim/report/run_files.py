@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from commsim.scenario.run import Prepared
 
 
-def compared(result: Result) -> Shown:
-    """The result with every measured curve against the prediction at its sizes."""
+def compared(result: Result, *, raw: bool = False) -> Shown:
+    """The result with every measured curve against the prediction at its sizes; `raw`: tables in bytes."""
     pairs = [pair for item in result.items for pair in zip(item.at_measured, item.measured, strict=True)]
     if not pairs:
-        return Shown(result)
+        return Shown(result, raw=raw)
     from commsim.accuracy.compare import compare
 
-    return Shown(result, [compare(predicted, measured) for predicted, measured in pairs])
+    return Shown(result, [compare(predicted, measured) for predicted, measured in pairs], raw)
 
 
 def document(shown: Shown, reasons: Sequence[Explanation] = ()) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,40 @@ import numpy as np
 from commsim.files import safe_cell
 from commsim.measure.records import RESULT_COLUMNS
 from commsim.scenario.item import Item, Row
-from commsim.units import format_bytes, gb_per_s, microseconds
+from commsim.units import format_bytes, format_size, gb_per_s, microseconds
+
+WIDTH = 100
+"""Columns that a table of text has at most, where its cells let it."""
+
+_LEAST_CELL = 12
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Container[int] = range(1)) -> list[str]:
-    """A line per row, two spaces between its cells; columns whose numbers are `left` flush left, the others right."""
-    sides = [("<" if i in left else ">", max(map(len, column))) for i, column in enumerate(zip(*rows, strict=True))]
-    return [
-        "  ".join(f"{cell:{side}{width}}" for cell, (side, width) in zip(row, sides, strict=True)).rstrip()
-        for row in rows
-    ]
+def aligned(rows: Sequence[Sequence[str]], left: Container[int] = range(1), width: int = WIDTH) -> list[str]:
+    """A line per row, two spaces between its cells; columns whose numbers are `left` flush left, the others right.
+
+    A last column of words goes on below itself where the line would be wider than `width`.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [("<" if i in left else ">", each) for i, each in enumerate(widths)]
+    room = width - sum(each + 2 for each in widths[:-1])
+    folds = len(widths) - 1 in left and _LEAST_CELL <= room < widths[-1]
+    lines = []
+    for *cells, last in rows:
+        first, *more = (wrap(last, room) or [""]) if folds else [last]
+        padded = [f"{cell:{side}{each}}" for cell, (side, each) in zip((*cells, first), sides, strict=True)]
+        lines += ["  ".join(padded).rstrip(), *(" " * (width - room) + text for text in more)]
+    return lines
+
+
+def comment(text: str) -> list[str]:
+    """The text as lines that begin with ``#`` and are at most `WIDTH` wide."""
+    return wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False) or ["#"]
+
+
+def folded(lines: Iterable[str]) -> list[str]:
+    """The lines, those of comments that are wider than `WIDTH` on several."""
+    whole = ([line] if line[:2] != "# " or len(line) <= WIDTH else comment(line[2:]) for line in lines)
+    return [part for parts in whole for part in parts]
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
@@ -47,18 +72,67 @@ def format_time_us(seconds: float | None) -> str:
     return f"{time:.2f}" if time < 99.995 else f"{time:.1f}" if time < 9999.95 else f"{time:.0f}"
 
 
-def result_table(item: Item, heading: Iterable[str] = ()) -> str:
-    """One curve in the shape of nccl-tests output, with how each time came about; ends with a newline.
+def result_table(item: Item, heading: Iterable[str] = (), *, raw: bool = False) -> str:
+    """One curve with how each time came about; ends with a newline. `raw`: in the shape of nccl-tests output, in bytes.
 
     Lines that start with ``#`` are no rows; `heading` lines stand before the header.
     """
     rows = item.rows
-    columns = [  # name, unit, width as in nccl-tests (0: as wide as needed), cells
+    head = [line for text in heading for line in comment(text)]
+    header, units, *body = _in_bytes(rows) if raw else _in_words(rows)
+    lines = [*head, "#" + header[1:], "#" + units[1:], *body]
+    if rows:
+        lines += [f"# Avg bus bandwidth    : {float(np.mean([gb_per_s(row.busbw) for row in rows])):g}", "#"]
+    for note in (bound_note(item), falls_note(item), slowest_note(item)):
+        lines += comment(note) if note else []
+    return "\n".join(lines) + "\n"
+
+
+_Column = tuple[str, str, int, list[str]]
+"""Name, unit, width (0: as wide as needed), cells."""
+
+
+def _in_words(rows: Sequence[Row]) -> list[str]:
+    """Header, units and rows with sizes as people say them; what no row has is left out."""
+    size: _Column = ("size", "", 0, [f" {format_size(row.size_bytes)}" for row in rows])
+    several: list[_Column] = [
+        (name, "", 0, cells)
+        for name, cells in (
+            ("type", [row.dtype for row in rows]),
+            ("redop", [row.redop or "none" for row in rows]),
+            ("root", [str(row.root) for row in rows]),
+        )
+        if len(set(cells)) > 1
+    ]
+    columns = [size, *several, *_times(rows)]
+    shown = [column for column in columns if not column[3] or set(column[3]) != {"-"}]
+    texts = [(name, unit, *cells) for name, unit, _, cells in shown]
+    last = ("bottleneck", "", *(row.bottleneck for row in rows))
+    return aligned(list(zip(*texts, last, strict=True)), (len(texts),))
+
+
+def _in_bytes(rows: Sequence[Row]) -> list[str]:
+    """Header, units and rows as nccl-tests prints them."""
+    columns: list[_Column] = [
         ("size", "(B)", 12, [str(row.size_bytes) for row in rows]),
         ("count", "(elements)", 12, [str(row.count) for row in rows]),
         ("type", "", 8, [row.dtype for row in rows]),
         ("redop", "", 6, [row.redop or "none" for row in rows]),
         ("root", "", 6, [str(row.root) for row in rows]),
+        *_times(rows),
+    ]
+    widths = [width or max(map(len, (name, *cells))) for name, _, width, cells in columns]
+    texts = zip(*((name, unit, *cells) for name, unit, _, cells in columns), strict=True)
+    last = ("bottleneck", "", *(row.bottleneck for row in rows))
+    return [
+        "  ".join([*(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), end]).rstrip()
+        for cells, end in zip(texts, last, strict=True)
+    ]
+
+
+def _times(rows: Sequence[Row]) -> list[_Column]:
+    """What both tables have: times, bandwidths, and how they came about."""
+    columns: list[_Column] = [
         ("time", "(us)", 7, [format_time_us(row.time_s) for row in rows]),
         ("algbw", "(GB/s)", 6, [f"{gb_per_s(row.algbw):.2f}" for row in rows]),
         ("busbw", "(GB/s)", 6, [f"{gb_per_s(row.busbw):.2f}" for row in rows]),
@@ -69,18 +143,7 @@ def result_table(item: Item, heading: Iterable[str] = ()) -> str:
     ]
     if any(row.p99_s is not None for row in rows):
         columns.append(("p99", "(us)", 0, [format_time_us(row.p99_s) for row in rows]))
-    widths = [width or max(map(len, (name, *cells))) for name, _, width, cells in columns]
-    texts = zip(*((name, unit, *cells) for name, unit, _, cells in columns), strict=True)
-    last = ("bottleneck", "", *(row.bottleneck for row in rows))
-    header, units, *body = (
-        "  ".join([*(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), end]).rstrip()
-        for cells, end in zip(texts, last, strict=True)
-    )
-    lines = [*(f"# {text}".rstrip() for text in heading), "#" + header[1:], "#" + units[1:], *body]
-    if rows:
-        lines += [f"# Avg bus bandwidth    : {float(np.mean([gb_per_s(row.busbw) for row in rows])):g}", "#"]
-    lines += [f"# {note}" for note in (bound_note(item), falls_note(item), slowest_note(item)) if note]
-    return "\n".join(lines) + "\n"
+    return columns
 
 
 def bound_note(item: Item) -> str:

@@ -22,10 +22,9 @@ def _gbit(bytes_per_s: float) -> str:
 
 def preset_table(presets: Sequence[Preset]) -> str:
     """One line per preset: name, GPUs and NICs of a node, what it is."""
-    rows = [("name", "GPUs per node", "NICs per node", "description")]
+    rows = [("name", "GPUs", "NICs per node", "description")]
     for p in presets:
-        network = network_name(p.network, p.plugin)
-        nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)} {network}" if p.nics_per_node else "-"
+        nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)}" if p.nics_per_node else "-"
         rows.append((p.name, f"{p.gpus_per_node} x {p.gpu}", nics, p.description))
     return "\n".join(aligned(rows, range(4)))
 

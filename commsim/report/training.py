@@ -13,7 +13,7 @@ from commsim.engine.timeline import Timeline
 from commsim.report.page import Code, Part, Section, Text, picture, table
 from commsim.report.saved import csv_rows
 from commsim.report.steps import StepFigures, figures_of, gantt_lines, plot_breakdown, plot_memory, plot_pipeline
-from commsim.report.tables import csv_text, records_csv
+from commsim.report.tables import WIDTH, csv_text, folded, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
 
@@ -67,7 +67,7 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
     lines += ["#", *gantt_lines(item)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(folded(lines)) + "\n"
 
 
 def _causes(item: TrainingItem) -> list[tuple[str, float, str]]:
@@ -90,7 +90,7 @@ def _memory_lines(item: TrainingItem) -> list[str]:
     memory = item.memory
     lines = [
         f"# memory of one GPU, of {memory.capacity / GIB:.1f} GiB that a program can allocate:",
-        *textwrap.wrap(f"# {item.step.accelerator.room_words}", 118, subsequent_indent="# "),
+        *textwrap.wrap(f"# {item.step.accelerator.room_words}", WIDTH, subsequent_indent="# "),
     ]
     ranked = sorted(memory.stages, key=lambda s: -s.peak)
     for stage in ranked[:4]:

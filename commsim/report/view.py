@@ -87,10 +87,11 @@ def placed_words(topology: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A result beside the comparisons of its measured curves."""
+    """A result beside the comparisons of its measured curves. `raw`: sizes are shown in bytes, as by nccl-tests."""
 
     result: Result
     comparisons: Sequence[Comparison] = ()
+    raw: bool = False
 
     @property
     def heading(self) -> str:

@@ -35,8 +35,11 @@ def sweep_schema() -> dict[str, Any]:
         "scenario": {"type": "string", "description": "the file of the scenario, if it is not written here"},
         "sweep": {
             "type": "object",
-            "description": "values for each path, such as `topology.nodes: [1, 2, 4]`; the last path varies fastest",
-            "additionalProperties": {"type": "array", "minItems": 1, "uniqueItems": True},
+            "description": "values for each path, such as `topology.nodes: [1, 2, 4]` or `1..64 x2`; the last path "
+            "varies fastest",
+            "additionalProperties": {
+                "anyOf": [{"type": "array", "minItems": 1, "uniqueItems": True}, {"type": "string"}]
+            },
         },
         "include": {
             "type": "array",

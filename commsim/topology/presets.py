@@ -19,6 +19,7 @@ from commsim.files import data_root
 from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of, of_fewer_nics
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology
+from commsim.topology.missing import missing_faults, missing_keys
 from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
 from commsim.topology.spec import (
     CpuSpec,
@@ -107,7 +108,11 @@ def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Mac
         name = file.name or (base_dir / spec.path).stem
     else:
         name, machine = "topology", MachineSpec()
-    return name, _merged(machine, _machine_of(spec))
+    machine = _merged(machine, _machine_of(spec))
+    if spec.path is not None and (keys := missing_keys(machine, spec)):
+        document = read_documents(base_dir / spec.path, error=TopologyError)[0]
+        raise TopologyError(sorted(missing_faults(keys, document)))
+    return name, machine
 
 
 def load_preset(name: str, **knobs: object) -> Topology:
@@ -138,6 +143,11 @@ def _folder() -> Path:
 def preset(name: str) -> Preset:
     """One shipped preset; no other file is read."""
     return described(_folder() / f"{name}.yaml")
+
+
+def machine_of(name: str) -> MachineSpec:
+    """The blocks of a shipped preset, with those of what it extends."""
+    return _read_preset(name)
 
 
 def described(path: Path) -> Preset:
