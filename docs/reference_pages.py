@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import typing
@@ -23,8 +24,11 @@ from pydantic import BaseModel
 
 from commsim import api
 from commsim.cli import app
+from commsim.cli.complete import NAMES
 from commsim.collectives import traffic
+from commsim.collectives.semantics import NCCL_TESTS
 from commsim.doctor.cluster_file import DoctorFile
+from commsim.document.paths import paths_of
 from commsim.files import write_atomically
 from commsim.planner.question import PlanFile
 from commsim.planner.serving_question import ServingFile
@@ -32,6 +36,7 @@ from commsim.scenario.json_schema import sweep_schema
 from commsim.scenario.schema import Scenario
 from commsim.scenario.workload.registry import OneOfTheKinds
 from commsim.topology.spec import TopologyFile
+from commsim.training.model import model_names
 from commsim.units import format_bandwidth, format_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +47,14 @@ _BLOCK = re.compile(r"<!-- begin: (command|fields|python) ([\w-]+) -->\n.*?<!-- 
 _SUFFIX = re.compile(r"(Spec|Work)$")
 _FORMS = {"2 us": format_time, "400 Gb/s": format_bandwidth}
 _VALUE_NAMES = {Path: "PATH", int: "N", float: "X"}
+
+
+def names() -> str:
+    """The names that shells complete, as JSON: collectives, models, keys of overrides."""
+    items: list[Any] = [{"collective": "x"}, {"training": {"model": "x"}}, {"generation": {"model": "x"}}]
+    paths = {path for item in items for path in paths_of(Scenario, {"workload": [item]})}
+    keys = sorted(path for path in paths if "measured_on" not in path)
+    return json.dumps({"collectives": NCCL_TESTS, "models": sorted(model_names()), "keys": keys}, indent=0) + "\n"
 
 
 def commands() -> dict[str, Any]:
@@ -62,7 +75,7 @@ def command_block(name: str) -> str:
     command = commands()[name]
     hints = typing.get_type_hints(inspect.unwrap(command.callback))
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
+    options = [p for p in command.params if p.param_type_name == "option" and p.expose_value]
     usage = " ".join(["commsim", *name.split("-"), *(["[OPTIONS]"] if options else []), *map(_argument, arguments)])
     rows = [(f"`{_argument(p)}`", p) for p in arguments] + [(_names(p, hints[p.name]), p) for p in options]
     lines = [f"`{usage}`", "", str(command.help), ""]
@@ -297,7 +310,8 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the pages."""
+    """Write the pages, and the names that shells complete."""
+    write_atomically(NAMES, names())
     for page, text in pages().items():
         if text != page.read_text(encoding="utf-8"):
             write_atomically(page, text)

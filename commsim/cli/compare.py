@@ -11,6 +11,7 @@ import typer
 
 from commsim.cli.options import Json, Memory
 from commsim.cli.say import aside, print_json, stages_bar
+from commsim.cli.say import verdict as say_verdict
 from commsim.errors import CommsimError, LogFormatError
 from commsim.files import write_atomically
 from commsim.scenario.load import find_scenario
@@ -167,15 +168,15 @@ def _say(compared: Compared, predictions: list[CurveSource], asked: bool) -> Non
     for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
         typer.echo(f"# {known}")
     if not asked and len(compared.verdicts) > 1:
-        typer.echo(overall([verdict for verdict, _ in compared.verdicts]))
+        say_verdict(overall([verdict for verdict, _ in compared.verdicts]))
     for line in (*compared.answer, *compared.tests):
-        typer.echo(line)
+        say_verdict(line)
     if not asked and len(compared.verdicts) > 1:
-        typer.echo(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
+        say_verdict(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
         typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")
         return
     for verdict, tried in compared.verdicts:
-        typer.echo(verdict_table(verdict, tried), nl=False)
+        say_verdict(verdict_table(verdict, tried), nl=False)
 
 
 def _paths(files: list[Path]) -> list[Path]:

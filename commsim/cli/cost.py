@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from commsim.cli.options import Json, RawBytes
+from commsim.cli.options import Json, RawBytes, complete_collectives, complete_machines
 from commsim.cli.say import aside, print_json, tracking
 from commsim.errors import CommsimError
 from commsim.units import format_size, format_time
@@ -17,7 +17,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("cost", context_settings={"ignore_unknown_options": True})  # -5MB is a size, which is refused as one
 def cost(
-    collective: Annotated[str, typer.Argument(help="Which one, such as all_reduce.")],
+    collective: Annotated[
+        str, typer.Argument(autocompletion=complete_collectives, help="Which one, such as all_reduce.")
+    ],
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -31,6 +33,7 @@ def cost(
         typer.Option(
             "--on",
             metavar="MACHINE",
+            autocompletion=complete_machines,
             help="A preset, a file of a topology or of one scenario, or the name of a shipped scenario.",
         ),
     ] = ...,  # type: ignore[assignment]  # required

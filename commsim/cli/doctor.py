@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Json, spread
-from commsim.cli.say import aside, print_json, say, tracking
+from commsim.cli.say import aside, print_json, say, tracking, verdict
 from commsim.errors import CommsimError
 from commsim.files import check_writable, write_atomically
 
@@ -264,7 +264,7 @@ def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, unknown: lis
     from commsim.report.diagnosis import diagnosis_lines, test_words
 
     answer, *lines = diagnosis_lines(diagnosis)
-    say(answer)
+    verdict(answer)
     for line in [*([f"# nothing says it, so assumed: {', '.join(unknown)}"] if unknown else []), *lines]:
         say(line)
     for choice in diagnosis.following:

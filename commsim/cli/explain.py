@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, spread
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, complete_subjects, spread
 from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
@@ -24,8 +24,9 @@ def explain(
     result: Annotated[
         str,
         typer.Argument(
+            autocompletion=complete_subjects,
             help="A folder that commsim run or plan wrote, a scenario file, a shipped one's name, or with --on a "
-            "collective or a model."
+            "collective or a model.",
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,

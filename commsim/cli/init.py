@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commsim.cli.ask import asked, whole
-from commsim.cli.options import changes
+from commsim.cli.options import changes, complete_machines, complete_subjects
 from commsim.cli.say import aside
 from commsim.errors import CommsimError
 
@@ -23,8 +23,13 @@ Given = str | None
 def init(
     file: Annotated[Path, typer.Argument(help="The scenario to write.")] = Path("scenario.yaml"),
     overrides: Annotated[list[str] | None, changes("Further changes as key.path=value.")] = None,
-    subject: Annotated[Given, typer.Option(help="A collective, or a model (all_reduce).")] = None,
-    on: Annotated[Given, typer.Option("--on", metavar="MACHINE", help="A preset or a topology file.")] = None,
+    subject: Annotated[
+        Given, typer.Option(autocompletion=complete_subjects, help="A collective, or a model (all_reduce).")
+    ] = None,
+    on: Annotated[
+        Given,
+        typer.Option("--on", metavar="MACHINE", autocompletion=complete_machines, help="A preset or a topology file."),
+    ] = None,
     nodes: Annotated[Given, typer.Option("--nodes", "-n", help="Of the machine.")] = None,
     first: Annotated[Given, typer.Option("--minbytes", "-b", help="First size of a collective (8).")] = None,
     last: Annotated[Given, typer.Option("--maxbytes", "-e", help="Last size (8G).")] = None,

@@ -50,6 +50,40 @@ Port = Annotated[
 ]
 
 
+def _complete_overrides(incomplete: str) -> list[str]:
+    from commsim.cli.complete import overrides
+
+    return overrides(incomplete)
+
+
+def complete_machines(incomplete: str) -> list[str]:
+    """For an option or argument that is a machine."""
+    from commsim.cli.complete import presets
+
+    return presets(incomplete)
+
+
+def complete_scenarios(incomplete: str) -> list[str]:
+    """For an argument that is a scenario."""
+    from commsim.cli.complete import scenarios
+
+    return scenarios(incomplete)
+
+
+def complete_subjects(incomplete: str) -> list[str]:
+    """For an argument that is a scenario, or with ``--on`` a collective or a model."""
+    from commsim.cli.complete import subjects
+
+    return subjects(incomplete)
+
+
+def complete_collectives(incomplete: str) -> list[str]:
+    """For an option or argument that is a collective."""
+    from commsim.cli.complete import collectives
+
+    return collectives(incomplete)
+
+
 @dataclass(frozen=True)
 class AskedOptions:
     """A machine, and what is asked of it for a collective or a model that is named in place of a scenario."""
@@ -59,6 +93,7 @@ class AskedOptions:
         typer.Option(
             "--on",
             metavar="MACHINE",
+            autocompletion=complete_machines,
             help="A preset or topology file, of which a collective or a model is asked in place of a scenario.",
         ),
     ] = None
@@ -147,7 +182,7 @@ class AskedOptions:
 
 def changes(text: str) -> Any:
     """The argument for overrides."""
-    return typer.Argument(help=text, metavar="[KEY=VALUE]...")
+    return typer.Argument(help=text, metavar="[KEY=VALUE]...", autocompletion=_complete_overrides)
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.options import OnlyJson, changes
+from commsim.cli.options import OnlyJson, changes, complete_scenarios
 from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import aside, say, stages_bar
 from commsim.errors import ScenarioError
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def plan(
-    file: Annotated[str, typer.Argument(help="A plan file, or a scenario of rl; or a shipped one's name.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_scenarios, help="A plan file, or a scenario of rl; or a shipped one's name."
+        ),
+    ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the files (default: out/<name>).")] = None,
     simulate: Annotated[bool, typer.Option(help="Simulate the best ones, or take the closed form's word.")] = True,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import AskedOptions, Memory, OnlyJson, RawBytes, changes, spread
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, RawBytes, changes, complete_subjects, spread
 from commsim.cli.say import aside, print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
@@ -25,8 +25,9 @@ def run(
     scenario: Annotated[
         str,
         typer.Argument(
+            autocompletion=complete_subjects,
             help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on a "
-            "collective or a model."
+            "collective or a model.",
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
@@ -79,6 +80,10 @@ def run(
     export_chakra: Annotated[
         Path | None, typer.Option(help="Write the training step as Chakra traces into a folder.")
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Print all tables, also of several scenarios that are compared (quickstart)."),
+    ] = False,
     raw: RawBytes = False,
     memory: Memory = None,
     *,
@@ -108,6 +113,9 @@ def run(
     if trace is not None:  # before all else: what cannot be traced is said before files are written
         for line in write_trace(scenarios[0], trace):
             note(line)
+    whole = full or raw or explain or explain_choice or communicator_memory or json_output
+    brief = not whole and len(scenarios) > 1 and all(one.scenario.compare for one in scenarios)
+    folders: list[str] = []
     everything: list[Comparison] = []
     fits = True
     documents: list[dict[str, Any]] = []
@@ -141,6 +149,13 @@ def run(
         if json_output:
             documents.append(document(shown, reasons) | ({} if held is None else {"memory": held.to_dict()}))
             continue
+        if brief:
+            from commsim.report.brief import brief_lines
+
+            for line in brief_lines(shown):
+                show(line)
+            folders += [str(folder)] if folder is not None else []
+            continue
         if explain_choice:
             from commsim.report.choice import explain as choices
 
@@ -160,7 +175,12 @@ def run(
             show(text(result, reasons), nl=False)
         if written:
             aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
-    if len(everything) > 1 and not json_output:
+    if brief:
+        if folders:
+            aside(f"# tables, pictures and resolved scenarios: {len(folders)} folders in {Path(folders[0]).parent}")
+        aside(f"# all tables here: commsim run {scenario} --full")
+        aside("# your own: commsim run all_reduce --on hgx-h100-ndr400 -n 4, or commsim init")
+    elif len(everything) > 1 and not json_output:
         from commsim.report.verdict import summary_line
 
         show("# summary")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,22 @@ def aside(text: str) -> None:
     """Prints a line that is not the answer, such as which files were written; under ``-q`` nothing."""
     if not isinstance(sys.stderr, Muted):
         say(text)
+
+
+_COLOURS = {
+    r"\bas expected\b|\bit fits\b|\bNothing is slow\b": typer.colors.GREEN,
+    r"\bslower x?[\d.]+\b|\bslower\b|\bwrong data\b|\bdoes not fit\b": typer.colors.RED,
+    r"\bfaster x?[\d.]+\b|\bfaster\b|\bcannot judge\b": typer.colors.YELLOW,
+}
+"""Words of a verdict, and how they are coloured at a terminal."""
+
+
+def verdict(text: str, nl: bool = True) -> None:
+    """Prints a verdict, coloured at a terminal unless NO_COLOR is set (no-color.org)."""
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        for words, colour in _COLOURS.items():
+            text = re.sub(words, typer.style(r"\g<0>", fg=colour), text)
+    say(text, nl=nl)
 
 
 def print_json(document: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Memory, OnlyJson, changes
+from commsim.cli.options import Memory, OnlyJson, changes, complete_scenarios
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
@@ -28,7 +28,12 @@ _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 
 def sweep(
-    file: Annotated[str, typer.Argument(help="A sweep file or a scenario, or the name of a shipped one.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_scenarios, help="A sweep file or a scenario, or the name of a shipped one."
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         changes(

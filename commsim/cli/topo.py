@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.commands import group
-from commsim.cli.options import Json, spread
+from commsim.cli.options import Json, complete_machines, spread
 from commsim.cli.say import print_json
 from commsim.cli.topo_new import MachineAnswers, write_new
 from commsim.errors import CommsimError, TopologyError
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 app = group("List, show, draw and check topologies.")
 
-Machine = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset (see `topo list`) or a YAML file.")]
+Machine = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE", autocompletion=complete_machines, help="A preset (see `topo list`) or a YAML file."
+    ),
+]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes.")]
 Rate = Annotated[str | None, typer.Option("--nic-bandwidth", help="Of one NIC: '400 Gb/s'.")]
 
