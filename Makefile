@@ -20,7 +20,7 @@ FAST   := not slow and not benchmark_bar
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "make %-12s %s\n", $$1, $$2}'
 
-run: $(VENV)/.installed ## predict the quick-start scenario: its table on the screen, its plot under out/
+run: $(VENV)/.installed ## predict the quick-start scenario: ten lines on the screen, tables and plots under out/
 	$(BIN)/commsim run scenarios/quickstart.yaml
 
 test: $(VENV)/.installed-dev ## the tests without those marked slow

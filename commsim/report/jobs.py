@@ -45,6 +45,9 @@ def _section(item: JobsItem) -> Section:
     return Section("Jobs beside each other", (table(columns, rows, note),))
 
 
+_NO_LIMIT = 10_000
+
+
 def _sharing(item: JobsItem) -> str:
     return "FIFO links" if item.contention == "fifo" else "fair sharing"
 
@@ -70,10 +73,15 @@ class JobsView(View[JobsItem]):
         columns += [*(["p99"] if p99 else []), "meets on"]
         units = ["(us)" if name in ("start", "alone", "together", "p99") else "" for name in columns]
         left = [i for i, name in enumerate(columns) if name in _LEFT]
-        header, below, *rows = aligned([columns, units, *(_cells(row, p99) for row in answer.rows)], left, WIDTH - 2)
+        cells = [columns, units, *(_cells(row, p99) for row in answer.rows)]
+        below: list[str] = []
+        if len(max(aligned(cells, left, _NO_LIMIT), key=len)) + 2 > WIDTH:
+            below = [f"# {line[0]} meets on {line[-1]}" for line in cells[2:]]
+            cells = [line[:-1] for line in cells]
+        header, of_units, *rows = aligned(cells, left, _NO_LIMIT)
         heading = folded([f"# {shown.heading}", f"# {_heading(shown, answer)}"])
-        lines = [*heading, "#", f"# {header}", f"# {below}".rstrip()]
-        return "\n".join([*lines, *(f"  {row}" for row in rows), "#"]) + "\n"
+        lines = [*heading, "#", f"# {header}", f"# {of_units}".rstrip(), *(f"  {row}" for row in rows)]
+        return "\n".join([*lines, *folded(below), "#"]) + "\n"
 
     def csv(self, shown: Shown, answers: Sequence[JobsItem]) -> dict[str, str]:
         rows = [{"item": number} | row.record() for number, item in enumerate(answers, 1) for row in item.rows]

@@ -19,7 +19,6 @@ from commsim.files import data_root
 from commsim.topology.fabric import PLUGIN_NETWORKS, applicable, fabric_of, of_fewer_nics
 from commsim.topology.freeze import NodePart, freeze
 from commsim.topology.graph import Cpu, Gpu, Topology
-from commsim.topology.missing import missing_faults, missing_keys
 from commsim.topology.node import NIC_LATENCY_S, full_gpus, full_nics, node_graph
 from commsim.topology.spec import (
     CpuSpec,
@@ -109,7 +108,11 @@ def _described(spec: TopologySpec | GroupSpec, base_dir: Path) -> tuple[str, Mac
     else:
         name, machine = "topology", MachineSpec()
     machine = _merged(machine, _machine_of(spec))
-    if spec.path is not None and (keys := missing_keys(machine, spec)):
+    if spec.path is None:
+        return name, machine
+    from commsim.topology.missing import missing_faults, missing_keys
+
+    if keys := missing_keys(machine, spec):
         document = read_documents(base_dir / spec.path, error=TopologyError)[0]
         raise TopologyError(sorted(missing_faults(keys, document)))
     return name, machine

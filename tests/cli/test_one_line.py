@@ -1,0 +1,146 @@
+"""``commsim run all_reduce --on MACHINE``, ``init``, ``topo new``, and what they say on the screen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from commsim.cli import app, complete
+from commsim.errors import CommsimError
+from commsim.report.tables import WIDTH
+from commsim.scenario.load import load_scenarios
+from commsim.topology.presets import load_file
+
+ON = ["--on", "hgx-h100-ndr400"]
+
+
+def said(*words: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(words), input=typed)
+
+
+def refused(*words: str, typed: str | None = None) -> str:
+    result = said(*words, typed=typed)
+    assert isinstance(result.exception, CommsimError), result.output
+    return str(result.exception)
+
+
+def test_a_collective_is_asked_as_nccl_tests_asks_it() -> None:
+    done = said("run", "all_reduce", *ON, "-n", "2", "-b", "1M", "-e", "4M", "-f", "2", "--no-files", "--json")
+    (item,) = json.loads(done.stdout)["results"][0]["items"]
+    assert [row["size_bytes"] for row in item["rows"]] == [2**20, 2**21, 2**22]
+    assert item["n_ranks"] == 16
+
+
+def test_a_model_is_a_training_step_and_says_what_was_taken() -> None:
+    done = said("run", "llama-3-8b", *ON, "-n", "2", "--tp", "8", "--no-files")
+    assert done.stdout.startswith("# taken where nothing is said: a batch of 8 sequences (2 x 4 micro-batches of 1), ")
+    assert "  step  " in done.stdout
+
+
+def test_an_option_without_effect_is_told() -> None:
+    done = said("run", "all_reduce", *ON, "-b", "8", "-e", "8", "--tp", "8", "--no-files")
+    assert "warning: --tp 8 changes nothing: a collective has no such thing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["all_reduce"], "found the collective 'all_reduce', expected a scenario, or a machine beside it, such as"),
+        (["llama-3-70b"], "such as commsim run llama-3-70b --on hgx-h100-ndr400 --tp 8"),
+        (["all_reduce", "-n", "4"], "found -n 4 without --on, expected a machine for 'all_reduce'"),
+        (["quickstart", "-n", "4"], "of a scenario it is a change, such as topology.nodes=4"),
+        (["all_reduce", *ON, "-b", "8x"], "-b: found the unit 'x'"),
+        (["llama-3-8b", *ON, "--tp", "3"], "--tp 3 workload.0.training.mesh: "),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_option(words: list[str], text: str) -> None:
+    assert text in refused("run", *words, "--no-files")
+
+
+def test_explain_takes_the_same_question() -> None:
+    done = said("explain", "all_reduce", *ON, "-b", "1M", "-e", "1M", "--no-what-if")
+    assert "all_reduce of 1 MiB on 8 ranks" in done.stdout
+
+
+def test_tables_are_narrow_with_sizes_as_people_say_them_or_in_bytes() -> None:
+    words = ["run", "all_reduce", *ON, "-n", "2", "-b", "8", "-e", "8G", "-f", "32", "--no-files"]
+    narrow = said(*words).stdout.splitlines()
+    assert max(map(len, narrow)) <= WIDTH
+    assert [line.split()[:2] for line in narrow if not line.startswith("#")][1] == ["256", "B"]
+    wide = said(*words, "--bytes").stdout
+    assert re.search(r"^ +256 +64 +float32 +sum +-1", wide, re.MULTILINE)
+
+
+def test_the_quick_start_is_short_and_says_where_the_rest_is() -> None:
+    short = said("run", "quickstart", "--no-files").stdout.splitlines()
+    assert len(short) <= 12
+    assert "# all tables here: commsim run quickstart --full" in short
+
+
+def test_init_writes_what_run_takes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    assert said("init", str(file), "--yes").exit_code == 0
+    (scenario,) = load_scenarios(file)
+    assert (scenario.topology.nodes, scenario.collectives[0].collective) == (2, "all_reduce")
+    assert "expected another name, or --force to overwrite it" in refused("init", str(file), "--yes")
+    assert said("init", str(file), "--yes", "--force", "-n", "3").exit_code == 0
+    assert load_scenarios(file)[0].topology.nodes == 3
+
+
+def test_init_asks(tmp_path: Path) -> None:
+    file = tmp_path / "step.yaml"
+    done = said("init", str(file), typed="llama-3-8b\nhgx-h100-ndr400\ntraining\n8\n2\n4\n")
+    assert done.exit_code == 0, done.output
+    (scenario,) = load_scenarios(file)
+    assert scenario.trainings[0].training.mesh.pp == 2
+    assert scenario.topology.nodes == 4
+    assert "did you mean 'all_reduce'?" in refused("init", str(tmp_path / "x.yaml"), typed="all_redcue\n")
+    assert "found no answer to" in refused("init", str(tmp_path / "x.yaml"), typed="all_reduce\n")
+    assert not (tmp_path / "x.yaml").exists()
+
+
+def test_init_names_files_from_where_the_scenario_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("machine.yaml").write_text("extends: hgx-h100-ndr400\n")
+    Path("questions").mkdir()
+    assert said("init", "questions/a.yaml", "--yes", "--on", "machine.yaml").exit_code == 0
+    assert load_scenarios(Path("questions/a.yaml"))[0].topology.path == "../machine.yaml"
+
+
+def test_topo_new_writes_a_machine(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    assert said("topo", "new", str(file), "--yes", "--gpu", "H100", "--nics", "4").exit_code == 0
+    topology = load_file(file, nodes=2)
+    assert (topology.gpu.model, topology.ranks_per_node, topology.nics_per_node) == ("H100 SXM5", 8, 4)
+    assert "--force" in refused("topo", "new", str(file), "--yes", "--gpu", "H100")
+
+
+def test_topo_new_says_all_that_is_missing_at_once(tmp_path: Path) -> None:
+    text = refused("topo", "new", str(tmp_path / "m.yaml"), "--yes", "--gpu", "X900", "--nics", "0")
+    assert "--generation: found none, expected it, such as 'hopper'" in text
+    assert "--pcie-bandwidth: found none" in text
+    assert "--nic-bandwidth" not in text
+
+
+def test_a_machine_says_all_that_it_misses(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text("gpu: {model: X}\nnode:\n  gpus: 8\n  nic: {count: 8}\n")
+    text = refused("topo", "check", str(file))
+    assert len(text.splitlines()) == 6
+    assert "m.yaml:4:8 node.nic.bandwidth: found no key 'bandwidth', expected it, such as bandwidth: 400 Gb/s" in text
+
+
+def test_names_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("")
+    assert complete.presets("hgx-h100-n") == ["hgx-h100-ndr400"]
+    assert complete.presets("mi") == ["mine.yaml"]
+    assert "all_reduce" in complete.subjects("all_")
+    assert "quickstart" in complete.subjects("quick")
+    assert "topology.nodes=" in complete.overrides("topology.n")
+    assert complete.overrides("topology.preset=dgx-1v-e") == ["topology.preset=dgx-1v-edr100"]
+    assert "workload.0.training.mesh.tp=" in complete.overrides("workload.0.training.mesh")
