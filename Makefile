@@ -14,7 +14,7 @@ ECHARTS := echarts@6.1.0 esbuild@0.28.2
 BANNER  := /*! Apache ECharts 6.1.0, Copyright 2017-2026 The Apache Software Foundation, Apache-2.0; zrender, Copyright 2017 Baidu Inc., BSD-3-Clause; tslib, Copyright Microsoft Corporation, 0BSD. Bundled by "make charts". Licences: LICENSE-echarts.txt */
 FAST   := not slow and not benchmark_bar
 
-.PHONY: charts notebooks chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: animation charts notebooks chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -92,8 +92,11 @@ schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation an
 accuracy-decisions: $(VENV)/.installed-dev ## score plans and tuner rules, write their page and errors anew (ten minutes)
 	$(BIN)/python validation/decisions.py --write
 
-examples: $(VENV)/.installed-dev ## execute the guides whose code is executed, write what it prints and draws
-	MPLBACKEND=Agg $(BIN)/python docs/examples.py
+examples: $(VENV)/.installed-dev ## execute the pages that show output, write what they print and draw (PAGE=doctor: one)
+	MPLBACKEND=Agg $(BIN)/python docs/examples.py $(PAGE)
+
+animation: $(VENV)/.installed-dev ## draw the moving picture of the landing page anew
+	$(BIN)/python docs/animation.py
 
 notebooks: $(VENV)/.installed-dev ## execute the notebooks and write what their cells show
 	$(BIN)/python docs/notebooks.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
 
 import architecture
 import hooks
@@ -46,5 +47,6 @@ def test_links_into_the_code_lead_to_what_they_name(page: Path) -> None:
 
 
 def test_the_site_has_words_in_place_of_links_into_the_code() -> None:
-    made = hooks.on_page_markdown('A [graph](../commsim/topology/graph.py "Topology") here.')
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="design.md"), meta={})
+    made = hooks.on_page_markdown('A [graph](../commsim/topology/graph.py "Topology") here.', page)
     assert made == 'A <abbr title="commsim/topology/graph.py: Topology">graph</abbr> here.'

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import console
 import examples
 import pytest
 import typer.main
@@ -45,14 +46,22 @@ def _blocks(page: Path, *languages: str) -> Iterator[str]:
             yield body
 
 
+def _shell_lines(page: Path) -> Iterator[str]:
+    """The lines of commands shown on a page, continued ones joined; of a console block those with a prompt alone."""
+    for body in _blocks(page, "sh", "bash"):
+        yield from body.replace("\\\n", " ").splitlines()
+    for body in _blocks(page, "console"):
+        for command in console.commands(body):
+            yield command.script.replace("\\\n", " ").splitlines()[0]
+
+
 def _commands(page: Path) -> Iterator[list[str]]:
-    """The words of each shell command shown on a page, without prompts, comments and redirections."""
-    for body in _blocks(page, "sh", "bash", "console"):
-        for line in body.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            stop = next((i for i, w in enumerate(words) if w in {">", "|", ">>", "2>", "&&"}), len(words))
-            if words:
-                yield words[:stop]
+    """The words of each shell command shown on a page, without comments and redirections."""
+    for line in _shell_lines(page):
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        stop = next((i for i, w in enumerate(words) if w in {">", "|", ">>", "2>", "&&"}), len(words))
+        if words:
+            yield words[:stop]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_title)
@@ -97,7 +106,9 @@ def _check_command(words: list[str]) -> None:
     for word in rest:
         if word.startswith("-"):
             assert word.split("=")[0] in _options(command) | {"--help"}, f"{' '.join(words)}: no option {word!r}"
-        elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")):
+        elif word.startswith(("scenarios/", "topologies/", "validation/", "tests/")) and not re.search(
+            r"[*?\[{]", word
+        ):
             assert (ROOT / word).exists(), f"{' '.join(words)}: no file {word!r}"
 
 
@@ -109,6 +120,20 @@ def test_commands_shown_exist(page: Path) -> None:
             _check_command(words)
         elif words[0] == "make":
             assert {w for w in words[1:] if "=" not in w} <= targets, " ".join(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_title)
+def test_sweeps_of_a_page_do_not_meet_in_a_folder(page: Path) -> None:
+    sweeps = [words for words in _commands(page) if words[:2] == ["commsim", "sweep"] and "--dry-run" not in words]
+    asked: dict[str, str] = {}
+    for words in sweeps:
+        out = words[words.index("--out") + 1] if "--out" in words else Path(words[2]).stem
+        assert asked.setdefault(out, words[2]) == words[2], f"{_title(page)}: {out}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=_title)
+def test_what_is_installed_is_installed_from_the_clone(page: Path) -> None:
+    assert "pip install 'commsim" not in page.read_text(encoding="utf-8")
 
 
 def test_the_readme_shows_its_two_commands() -> None:
@@ -193,6 +218,8 @@ def test_scenarios_shown_load(page: Path, tmp_path: Path) -> None:
     folder = tmp_path / "scenarios"  # a `compare:` path is relative to the file
     folder.mkdir()
     (tmp_path / "validation").symlink_to(ROOT / "validation")
+    for body in _blocks(page, "yaml"):
+        console.write_file(body, folder)  # a topology of the reader's own, beside the scenario
     for number, body in enumerate(_yaml_scenarios(page)):
         path = folder / f"shown-{number}.yaml"
         path.write_text(body, encoding="utf-8")

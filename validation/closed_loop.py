@@ -25,6 +25,7 @@ from commsim.report.plots import figure_bytes
 from commsim.scenario.fit import curve_model
 from commsim.scenario.load import load_scenarios
 from commsim.scenario.setting import build_topology
+from study.words import words_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "validation" / "runs"
@@ -141,6 +142,8 @@ def page(calibrations: dict[Loop, Calibration]) -> str:
 Four commands close the loop on one computer: measure, calibrate, predict, compare. Everything on this page is what they
 say of the runs recorded in `validation/runs`, and is written anew by `python validation/closed_loop.py`. Machine:
 {run["cpu"]}, {run["cores"]} cores, kernel {run["kernel"]}, torch {run["torch"]}; five repeats of every row.
+
+{words_of("accuracy-gloo")}
 
 {summary(calibrations)}
 

@@ -30,6 +30,7 @@ from study import plan_decisions as plans
 from study import tune_decisions as tuning
 from study.training import training_steps, validate_training
 from study.training_rows import MeasuredRows, read_published, table_of
+from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGE = CHECKOUT / "docs" / "accuracy-decisions.md"
@@ -207,6 +208,8 @@ def main(words: Sequence[str]) -> int:
         "",
         "Written by `python validation/decisions.py --write`; do not edit by hand. What is decided from predictions, "
         "held against what was published: which layout is quicker, and which of NCCL's choices.",
+        "",
+        words_of("accuracy-decisions"),
         "",
         *plan_lines(table, seconds),
         *order_lines(table, seconds),

@@ -35,6 +35,7 @@ from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind
 from commsim.topology.presets import load_preset
 from commsim.topology.spec import FaultSpec
+from study.words import words_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy-doctor.md"
 MACHINE = "hgx-h100-ndr400"
@@ -206,6 +207,8 @@ def page(trials: Sequence[Trial], in_rounds: Sequence[Trial]) -> str:
     return f"""# How often the doctor is right
 
 Written by `python validation/doctor.py --write`; do not edit by hand.
+
+{words_of("accuracy-doctor")}
 
 Faults are put into simulated clusters of HGX H100 nodes, eight cards each, on a rail-optimised tree: a node (all its
 cards), a card, the NVLinks of a GPU, the uplinks of a leaf switch, each kind as often; what is left of the rate is

@@ -17,6 +17,7 @@ from typing import Any
 
 from commsim.files import write_atomically
 from study import dump_hostile, dump_runs, dump_score
+from study.words import words_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "accuracy-dumps.md"
@@ -114,6 +115,8 @@ def page(figures: dict[str, Any]) -> str:
         "",
         "Written by `make accuracy-dumps`; do not edit by hand. [Read my dump](guides/read-my-dump.md) says what the "
         "command reads. Here it reads dumps of jobs in which one rank was late, missing or wrong on purpose.",
+        "",
+        words_of("accuracy-dumps"),
         "",
         f"{len(scores)} sets of dumps: rank, call and cause are named in {named}. Waiting of "
         f"{1e3 * dump_score.LEAST_S:.0f} ms and more is off by {100 * max(errors):.1f} % at most ({pairs})"

@@ -13,6 +13,7 @@ from commsim.files import write_atomically
 from study.collectives_report import markdown_table
 from study.record import document
 from study.validate import validate
+from study.words import words_of
 
 ROOT = Path(__file__).resolve().parent.parent
 CURVES = ROOT / "validation" / "outside"
@@ -43,6 +44,8 @@ def page(figures: dict[str, Any]) -> str:
         "[Accuracy](accuracy.md) in view. These are others, published elsewhere, and predicted from the columns of "
         "their index rows ([Validate](guides/validate.md)). What these curves showed of the rule and of the model was "
         "mended, so that one that nobody here has looked at may come out a little worse.",
+        "",
+        words_of("accuracy-outside"),
         "",
         f"{len(zero['per_log'])} published curves, of which {healthy} are scored, not known degraded. Errors in "
         "percent: the median over logs and, after the stroke, over systems.",

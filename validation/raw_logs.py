@@ -31,6 +31,7 @@ from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
 from study.case import Case
 from study.cases import load_cases
+from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
@@ -162,6 +163,8 @@ def page(rows: Sequence[Said]) -> str:
     return f"""# What a raw log tells
 
 Written by `python validation/raw_logs.py --write`; do not edit by hand.
+
+{words_of("accuracy-raw-logs")}
 
 `commsim compare LOG` takes the ranks, the hosts, the launch and the GPU from a log, and with them the machine. Where
 several machines fit it asks, and where none does it refuses. The logs below are published ones as their authors left

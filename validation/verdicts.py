@@ -25,6 +25,7 @@ from commsim.accuracy.posterior import band_of
 from commsim.accuracy.whatif import FITS
 from commsim.files import write_atomically
 from study.validate import Scored, training_folder, validate
+from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGE = CHECKOUT / "docs" / "accuracy-verdicts.md"
@@ -180,6 +181,8 @@ def page(of: Sequence[Log]) -> str:
     return f"""# How often a verdict is wrong
 
 Written by `python validation/verdicts.py --write`; do not edit by hand.
+
+{words_of("accuracy-verdicts")}
 
 `commsim compare` holds a log against the prediction as shipped by two numbers: the median of measured / predicted time
 above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are

@@ -20,6 +20,7 @@ from study.paths import DOCS
 from study.record import record_path, to_record
 from study.residuals import coverage, points, residual_record
 from study.validate import Validation
+from study.words import words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,6 +160,8 @@ def page(
         "what a log does not say: [Validate](guides/validate.md). What each term of the model is worth on machines "
         "that it was not read off: [Terms](accuracy-terms.md). What stated faults cost: "
         "[Degraded machines](accuracy-degraded.md).",
+        "",
+        words_of("accuracy"),
         "",
         f"{len(logs)} published logs, of which {len(scored)} are scored, not known degraded. The error of a log "
         "is the mean of |predicted - measured| / measured over its sizes; figures are in percent, the median over logs "

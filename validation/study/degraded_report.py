@@ -8,6 +8,7 @@ from typing import Any
 
 from commsim.files import write_atomically
 from study.paths import DOCS
+from study.words import words_of
 
 PAGE = DOCS / "accuracy-degraded.md"
 
@@ -32,6 +33,8 @@ def page(figures: Mapping[str, Any]) -> str:
         "",
         "Written by `commsim validate degraded --report`; do not edit by hand. What the columns of a pair mean: "
         "[Validate](guides/validate.md#degraded-machines).",
+        "",
+        words_of("accuracy-degraded"),
         "",
         "A pair is two published measurements of one machine: healthy, and degraded by a stated cause. Its ratio is "
         "time degraded / time healthy, the median over the common sizes of 1 MiB and more; where a source prints a "

@@ -10,6 +10,7 @@ from typing import Any
 from commsim.files import write_atomically
 from study.generation import FOLDER
 from study.paths import DOCS
+from study.words import words_of
 
 PAGE = DOCS / "accuracy-generation.md"
 
@@ -61,6 +62,8 @@ def page(model: Mapping[str, Any], gpu: Mapping[str, Any], kernels: list[dict[st
         "# Generation",
         "",
         "Written by `commsim validate generation --report`; do not edit by hand.",
+        "",
+        words_of("accuracy-generation"),
         "",
         f"{model['n_answered']:,} of {model['n_rows']:,} runs of vLLM, SGLang and TensorRT-LLM that NVIDIA measured "
         "(`validation/generation/serving.csv`) are predicted. The error is |predicted / measured - 1|, of the mean "

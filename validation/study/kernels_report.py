@@ -9,6 +9,7 @@ from typing import Any
 from commsim.files import write_atomically
 from study.kernels import WAYS
 from study.paths import DOCS
+from study.words import words_of
 
 PAGE = DOCS / "accuracy-kernels.md"
 
@@ -50,6 +51,8 @@ def page(figures: Mapping[str, Any]) -> str:
         "",
         "Written by `commsim validate kernels --report`; do not edit by hand. What the kernels are and how they are "
         "predicted: [Custom all-reduce](guides/custom-all-reduce.md).",
+        "",
+        words_of("accuracy-kernels"),
         "",
         f"{figures['n_scored']:,} rows of vLLM, SGLang and TensorRT-LLM on 2, 4 and 8 GPUs, 256 B to 1 GiB, in CUDA "
         "graphs and called from Python, which NVIDIA measured (`validation/kernels/custom_all_reduce.csv`). The error "

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from study.rl import Score
+from study.words import words_of
 
 PARTS = {
     "rollout": ("rollout",),
@@ -15,10 +16,12 @@ PARTS = {
     "controller": ("controller",),
 }
 
-HEAD = """# Accuracy of reinforcement learning
+HEAD = f"""# Accuracy of reinforcement learning
 
 Written by `python validation/rl.py --report`; do not edit by hand. How a step is modelled and asked for:
 [Reinforcement learning](guides/reinforcement-learning.md).
+
+{words_of("accuracy-rl")}
 
 Rows are published steps with model, GPUs, cuts, batch and lengths; conditions, and what is assumed of each, stand in
 `validation/rl/steps.csv` and `validation/rl/README.md`. No parameter is fitted to them. The error is

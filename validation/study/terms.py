@@ -29,6 +29,7 @@ from study.log import Log, read_logs
 from study.paths import DOCS, VALIDATION
 from study.system import predictor_key, predictor_of
 from study.validate import Progress
+from study.words import words_of
 
 Float64 = npt.NDArray[np.float64]
 Values = Mapping[str, float | None]
@@ -321,6 +322,8 @@ def page(figures: Mapping[str, Any]) -> str:
         "# What each term is worth",
         "",
         "Written by `commsim validate terms --report`; do not edit by hand.",
+        "",
+        words_of("accuracy-terms"),
         "",
         "Every published log is predicted with all terms of the model and with one of them switched off, at the "
         "shipped parameters: nothing is fitted. The gain is by how many points the mean error of the "

@@ -18,6 +18,7 @@ from study.training import DRAWS, TrainingValidation, one_row_over_sources, per_
 from study.training_ablation import Progress, ablation
 from study.training_record import bars, record_path
 from study.training_rows import MeasuredRows, apart, errors, group_of
+from study.words import words_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -186,6 +187,8 @@ def page(
         "",
         "Written by `commsim validate training --report`; do not edit by hand. The model: "
         "[How a training step is modelled](background/training.md).",
+        "",
+        words_of("accuracy-training"),
         "",
         f"{len(validation.rows)} published rows, of which {len(validation.table)} are complete enough to predict. The "
         "error of a row is (predicted - measured) / measured of the time per step, in percent. *Leaving the source "
