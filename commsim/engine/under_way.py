@@ -29,7 +29,8 @@ class CallsUnderWay:
 
     def __init__(self, env: Any, sharing: Sharing) -> None:
         self._env, self._sharing = env, sharing
-        self._runs: list[_Run] = []
+        self._runs: dict[int, list[_Run]] = {}  # by call, in the order of their starts
+        self._here = 0  # a bit for each call of them
 
     def meets(self, call: int) -> bool:
         """Whether a call may be held up by others; -1 is none."""
@@ -39,7 +40,8 @@ class CallsUnderWay:
         """The event of the end of a call that would take so long alone; its value is the seconds that it took."""
         now = self._env.now
         run = _Run(call, now, alone_s, now, self._env.event())
-        self._runs.append(run)
+        self._runs.setdefault(call, []).append(run)
+        self._here |= 1 << call
         self._repace(call)
         return run.event
 
@@ -58,20 +60,25 @@ class CallsUnderWay:
 
     def _concerned(self, call: int) -> list[_Run]:
         """Those under way that share links with a call, or with one that does, by the number of the call."""
-        here = 0
-        for run in self._runs:
-            here |= 1 << run.call
         near = new = 1 << call
         while new:
             last = new.bit_length() - 1
-            more = self._sharing.near(last) & here & ~near
+            more = self._sharing.near(last) & self._here & ~near
             near |= more
             new = new & ~(1 << last) | more
-        return sorted((run for run in self._runs if near >> run.call & 1), key=lambda run: run.call)
+        near &= self._here
+        concerned: list[_Run] = []
+        while near:
+            lowest = near & -near
+            concerned += self._runs[lowest.bit_length() - 1]
+            near ^= lowest
+        return concerned
 
     def _ended(self, run: _Run, end: Any) -> None:
         if run.end is not end:  # it has another pace since, and another end
             return
-        self._runs.remove(run)
+        self._runs[run.call].remove(run)
+        if not self._runs[run.call]:
+            self._here ^= 1 << run.call
         run.event.succeed(self._env.now - run.began)
         self._repace(run.call)

@@ -145,9 +145,7 @@ class _Simulation:
         factor = self.replicas[replica][stage]
         held: list[Action] = []  # what leaves with the next action
         for at, action in enumerate(order.actions[stage]):
-            for other, needed in (need for one in order.block(stage, at) for need in order.needs(stage, one)):
-                if other == stage:  # an earlier one of its own; what it sent may still be under way
-                    continue
+            for other, needed in order.awaited[stage][at]:
                 event = self._arrived[replica, other, needed]
                 if not event.processed:
                     yield event
