@@ -46,6 +46,9 @@ of 8 with one uplink each, leaves and spines; every rank waits for its own send 
 (`scenarios/benchmarks/`). Both give their closed forms to 1e-9. "Schedule and run" builds the schedule's rows, binds
 them to routes and simulates every message. The ring of the wavefront and the fold are not simulated message by message:
 see [the engine](../background/engine.md) for when that is exact.
+
+What people wait for is measured as a ratio to another commit, both in one run and by turns: `python benchmarks/felt.py
+--against COMMIT` prints wall and CPU time of `plan`, `compare`, `explain` and `validate collectives --only`.
 """
 
 

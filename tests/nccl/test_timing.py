@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.collectives.check import check
+from commsim.engine.loops.ring import stepped
 from commsim.errors import InfeasibleError
 from commsim.nccl import timing
 from commsim.nccl.lower import Loop, RingPlan, ring_loops
@@ -145,6 +146,20 @@ def test_loops_that_repeat_need_not_be_stepped(ranks: int, first: int, second: i
     loops = (Loop(first, 2, 65536), Loop(second, 3, 1000), Loop(1, 1, 16))
     p = plan(ranks, loops, rng.uniform(1e9, 1e11, ranks), rng.choice([1e-6, 3e-6, 2e-5], ranks), 1e-6)
     assert ring_wavefront(p)[0] == pytest.approx(_stepped(p), rel=1e-11)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.integers(0, 2**31))
+def test_compiled_steps_of_one_node_are_those_of_all_to_the_bit(
+    per_node: int, nodes: int, slices: int, staged: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    service, hop, keep, start = (np.tile(rng.uniform(0, 1e-5, per_node), nodes) for _ in range(4))
+    steps, staging = 2 * per_node * nodes, 1e-6 * staged
+    whole = timing._stepped(service, hop, keep, slices, steps, start, staging)
+    folded, end = timing._one_loop(steps, slices, service, hop, keep, start, staging)
+    assert folded.tolist() == whole.tolist() == stepped(service, hop, keep, slices, steps, start, staging).tolist()
+    assert end == whole.max()
 
 
 def test_a_tebibyte_takes_no_longer_to_time_than_its_first_loops(monkeypatch: pytest.MonkeyPatch) -> None:

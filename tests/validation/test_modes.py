@@ -170,7 +170,7 @@ def test_three_lines_leave_nothing_of_three_lines() -> None:
 
 
 def test_baselines_are_there_for_every_size() -> None:
-    (facts,) = System([_log("x", nodes=2)]).facts
+    facts = System([_log("x", nodes=2)]).facts(0)
     assert facts.baselines is not None
     assert set(facts.baselines) == set(NAMES)
     assert all(np.all(seconds > 0) and seconds.size == len(SIZES) for seconds in facts.baselines.values())
@@ -179,7 +179,7 @@ def test_baselines_are_there_for_every_size() -> None:
 
 def test_a_log_that_cannot_be_predicted_says_why_and_others_are_scored() -> None:
     system = System([_log("x", machine="MI300X"), _log("y")])
-    assert "MI300X" in system.facts[0].fault
+    assert "MI300X" in system.facts(0).fault
     assert system.known() == [1]
     for mode in MODES:
         assert {*outcomes(system, mode, {1})} == {1}, mode
