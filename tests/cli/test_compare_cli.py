@@ -220,7 +220,8 @@ def test_several_runs_and_logs_at_once(scenario: Path, tmp_path: Path) -> None:
 
 def test_small_messages_have_a_speed_too(scenario: Path, tmp_path: Path) -> None:
     curve = predicted_curve(load_scenarios(scenario)[0], "all_reduce", [8, 1024, 1 << 30])
-    lines = compare(scenario, _measured(tmp_path / "log.csv", curve), "--no-plot", "--no-what-if").stdout.splitlines()
+    log = _measured(tmp_path / "log.csv", curve)
+    lines = compare(scenario, log, "--no-plot", "--no-what-if", "--bytes").stdout.splitlines()
     head = next(line for line in lines if line.startswith("#       size"))
     rows = [line for line in lines if line.startswith(" ")]
     for row, seconds in zip(rows, curve.time_s, strict=True):
