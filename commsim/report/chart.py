@@ -27,8 +27,8 @@ BAND = "shaded: band of the prediction"
 class Axis:
     """What an axis shows: bytes with their binary units, seconds with theirs, or plain numbers.
 
-    `scale` is what it starts with; where `switch` is set, a button changes between logarithmic and linear. `base` is that
-    of logarithmic ticks: 2 for what doubles.
+    `scale` is what it starts with; where `switch` is set, a button changes between logarithmic and linear. `base` is
+    that of logarithmic ticks: 2 for what doubles.
     """
 
     label: str
@@ -76,11 +76,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Shade:
-    """A stretch of the y axis behind the series."""
+    """A stretch of the y axis behind the series, named in the key where it has a name."""
 
     low: float
     high: float
     colour: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,18 @@ class Span:
     high: float = 0.86
 
 
+def apart(series: Series, wide: float, high: float) -> tuple[str, ...]:
+    """The labels of points, but for those that would lie over another; a label is so many units wide and high."""
+    shown: list[tuple[float, float]] = []
+    labels = []
+    for x, y, text in zip(series.x, series.y, series.labels, strict=True):
+        at = (float(x), float(y or 0.0))
+        free = all(abs(at[0] - a) > wide or abs(at[1] - b) > high for a, b in shown)
+        labels.append(text if free else "")
+        shown += [at] if free and text else []
+    return tuple(labels)
+
+
 @dataclass(frozen=True)
 class Chart:
     """Panels that share the x axis, its crosshair and its zoom; or, with `rows`, a timeline of `spans`.
@@ -137,4 +150,14 @@ class Chart:
 
     def to_json(self) -> str:
         """The chart as JSON that may stand in a script element: no ``<`` closes it."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+        plain = _rounded(self.to_dict())
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with seven digits, which is more than is shown, in half the letters."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -9,7 +9,7 @@
 
 var commsimChart = (function () {
   var INK = "#222222", MUTED = "#5f6068", GRID = "#e3e3e3", LINE = "#9a9a9a";
-  var MOST_ABOVE = 1.5; // times what a bound may make an axis longer
+  var MOST_ABOVE = 2; // times that a bound may make an axis long, as in chart_figure.py
   var STEPS = {
     bytes: [[1099511627776, "TiB"], [1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]],
     s: [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]],
@@ -139,7 +139,7 @@ var commsimChart = (function () {
       high = Math.max(reach[1], Math.min(outer[1], reach[1] + more)) + 0.2;
     } else {
       low = Math.min(0, reach[0], outer[0]);
-      high = 1.05 * Math.max(reach[1], Math.min(outer[1], MOST_ABOVE * reach[1]));
+      high = 1.06 * Math.max(reach[1], Math.min(outer[1], MOST_ABOVE * reach[1]));
     }
     low = given(panel.y, panel.y.low, low);
     high = given(panel.y, panel.y.high, high);
@@ -181,9 +181,10 @@ var commsimChart = (function () {
     });
   }
 
-  function seriesOf(chart, panel, index, hidden, stretch, rows) {
+  function seriesOf(chart, panel, index, hidden, stretch, rows, apart) {
     var all = [], points = 0;
     panel.shades.forEach(function (shade, i) {
+      if (hidden[shade.text]) return;
       all.push(stripe(index, index + "-" + i + "-shade", shade.colour, 1, function (api, box) {
         var x = stretch[0], top = api.coord([x, place(panel.y, shade.high)])[1], bottom = api.coord([x, place(panel.y, shade.low)])[1];
         return [box.x, Math.max(top, box.y), box.x + box.width, Math.min(bottom, box.y + box.height)];
@@ -201,6 +202,13 @@ var commsimChart = (function () {
       return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i] >= 0, formatter: mark.text, rotate: 0, position: "end", align: "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i]}};
     });
     all.push({id: index + "-marks", type: "line", xAxisIndex: index, yAxisIndex: index, data: [], silent: true, tooltip: {show: false}, markLine: {symbol: "none", silent: true, animation: false, lineStyle: {color: LINE, type: "dotted", width: 1.2}, data: marks}});
+    var ends = [];
+    // Names at the ends of lines that would run into each other stand in the key alone.
+    function free(series) {
+      var at = place(panel.y, series.y[series.y.length - 1]), far = at === null || ends.some(function (e) { return Math.abs(e - at) < apart; });
+      if (!far) ends.push(at);
+      return !far;
+    }
     panel.series.forEach(function (series, i) {
       var shape = SYMBOLS[(series.look === "points" ? points++ : 0) % 4];
       if (hidden[series.name]) return;
@@ -214,7 +222,7 @@ var commsimChart = (function () {
         itemStyle: isPoints ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
         lineStyle: {color: series.colour, width: isPoints ? 0 : dashed ? 1.3 : 2, type: dashed ? "dashed" : "solid"}, emphasis: {disabled: !isPoints, scale: 1.3},
         label: {show: series.labels.length > 0, position: "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
-        endLabel: {show: series.named, formatter: series.name, color: INK, fontSize: 11, distance: 4},
+        endLabel: {show: series.named && free(series), formatter: series.name, color: INK, fontSize: 11, distance: 4},
       });
     });
     return all;
@@ -280,7 +288,7 @@ var commsimChart = (function () {
       setTicks(y, panel.y, reach[0], reach[1], Math.max(2, Math.floor(height / 32)));
       option.xAxis.push(x);
       option.yAxis.push(y);
-      option.series = option.series.concat(seriesOf(chart, panel, i, hidden, stretch, rows));
+      option.series = option.series.concat(seriesOf(chart, panel, i, hidden, stretch, rows, 13 / height * (reach[1] - reach[0])));
     });
     return option;
   }
@@ -352,6 +360,7 @@ var commsimChart = (function () {
     chart.panels.forEach(function (panel) {
       var banded = panel.series.filter(function (s) { return s.low.length; });
       if (banded.length) add(panel.band, "band", banded[0].colour);
+      panel.shades.forEach(function (shade) { if (shade.text) add(shade.text, "bars", shade.colour); });
     });
     return key;
   }
