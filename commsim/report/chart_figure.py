@@ -150,7 +150,7 @@ def _format(axis: Axis) -> Callable[[float], str]:
     if axis.unit == "bytes":
         return format_bytes
     if axis.unit == "s":
-        return format_time
+        return lambda value: format_time(value) if value else "0 s"
     return lambda value: f"{value:,.6g}" if abs(value) >= 1e-12 else "0"
 
 
@@ -186,6 +186,8 @@ def _x_axis(axes: Axes, chart: Chart) -> None:
         axes.set_xticks(ticks, [_format(x)(at) for at in ticks])
     else:
         axes.set_xscale("log" if x.scale == "log" else "linear")
+        if x.scale == "log" and places and places[-1] < 1.01 * places[0]:
+            axes.set_xlim(places[0] / 2, places[-1] * 2)  # all at one place
         _limits(axes, x)
         _labels(axes.xaxis, x)
     _limits(axes, x)

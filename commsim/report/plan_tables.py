@@ -256,7 +256,7 @@ def choices_chart(listed: Sequence[dict[str, Any]], title: str) -> Chart:
         _places(cluster, [r for r in listed if r["cluster"] == cluster], colour)
         for cluster, colour in zip(clusters, colours, strict=True)
     ]
-    front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
+    front = [r for r in listed if r["pareto"]]  # best first, whose name stands in any case
     costs, memory = [_cost(r) for r in listed], [float(r["memory_GiB"]) for r in listed]
     low, high = min(costs), max(costs)
     named = replace(_places(FRONT, front, style.INK), labels=tuple(map(_cut_words, front)))
@@ -282,7 +282,6 @@ def _cut_words(row: dict[str, Any]) -> str:
 
 
 def _places(name: str, some: Sequence[dict[str, Any]], colour: str) -> Series:
-    some = sorted(some, key=lambda r: float(r["memory_GiB"]))
     notes = tuple(f"rank {r['rank']}: {_cut_words(r)}" if "rank" in r else _cut_words(r) for r in some)
     x, y = tuple(float(r["memory_GiB"]) for r in some), tuple(map(_cost, some))
     return Series(name, x, y, colour, "points", notes=notes)

@@ -204,29 +204,49 @@ _NUMBER = re.compile(r"[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)
 
 def ordered(names: Sequence[str]) -> list[int] | None:
     """The place of each name by its number, where the names are alike but for one; None of other names."""
-    from commsim.units import parse_bandwidth, parse_bytes, parse_time
-
     if len(names) < 2 or len({_NUMBER.sub("#", name) for name in names}) > 1:
         return None
     rows = list(zip(*(_NUMBER.findall(name) for name in names), strict=True))
     changing = [row for row in rows if len(set(row)) > 1]
     if len(changing) != 1:
         return None
-    values = []
-    for text in changing[0]:
-        bare = text.replace(",", "")
-        parse = parse_bandwidth if bare.endswith("/s") else parse_bytes if bare.endswith("B") else parse_time
-        values.append(float(bare) if bare[-1].isdigit() else float(parse(bare)))
+    values = [_value(text) for text in changing[0]]
     return [sorted(values).index(value) for value in values]
 
 
+def _value(text: str) -> float:
+    """The number of ``4`` or ``64 MiB``, in SI units."""
+    from commsim.units import parse_bandwidth, parse_bytes, parse_time
+
+    bare = text.replace(",", "")
+    if bare[-1].isdigit():
+        return float(bare)
+    parse = parse_bandwidth if bare.endswith("/s") else parse_bytes if bare.endswith("B") else parse_time
+    return float(parse(bare))
+
+
 def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
-    """Colours of lines: a sequence where their names are ordered values, those of the palette otherwise."""
+    """Colours of lines: a sequence where their names are ordered values, those of the palette otherwise.
+
+    Names of several kinds with values (``all_reduce, 1 MiB``) have a colour for each kind, paler for smaller values.
+    """
     places = ordered(names)
-    if places is None or len(names) < 3:
+    if places is not None and len(names) > 2:
+        shades = sequence(len(names))
+        return [shades[place] for place in places]
+    kinds = list(dict.fromkeys(_NUMBER.sub("#", name) for name in names))
+    if len(names) < 2 * len(kinds) or len(kinds) > len(palette):
         return colours(palette, len(names))
-    shades = sequence(len(names))
-    return [shades[place] for place in places]
+    hue = {kind: next((c for name, c in _COLLECTIVES.items() if name in kind), "") for kind in kinds}
+    if not all(hue.values()) or len(set(hue.values())) < len(kinds):
+        hue = dict(zip(kinds, palette, strict=False))
+    made = dict.fromkeys(names, "")
+    for kind in kinds:
+        mine = [name for name in names if _NUMBER.sub("#", name) == kind]
+        mine.sort(key=lambda name: [_value(text) for text in _NUMBER.findall(name)])
+        for i, name in enumerate(reversed(mine)):
+            made[name] = _paler(hue[kind], 0.65 * i / max(1, len(mine) - 1))
+    return list(made.values()) if len(made) == len(names) else colours(palette, len(names))
 
 
 def ink_on(colour: str) -> str:

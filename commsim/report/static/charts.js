@@ -111,7 +111,7 @@ var commsimChart = (function () {
     chart.panels.forEach(function (panel) { panel.series.forEach(function (s) { s.x.forEach(function (x) { every.push(place(chart.x, x)); }); }); });
     var reach = extent(every) || [0, 1], room = chart.x.scale === "log" ? 0.25 : 0;
     if (chart.x.scale !== "log" && chart.panels.some(function (p) { return p.series.some(function (s) { return s.look === "points"; }); })) room = 0.04 * (reach[1] - reach[0] || 1);
-    if (reach[0] === reach[1]) room = 0.5;
+    if (reach[1] - reach[0] <= (chart.x.scale === "log" ? 0.015 : 0)) room = chart.x.scale === "log" ? 1 : 0.5; // all at one place
     var labelled = chart.panels.some(function (p) { return p.series.some(function (s) { return s.labels.length; }); });
     return [given(chart.x, chart.x.low, reach[0] - room), given(chart.x, chart.x.high, reach[1] + (labelled ? 4 : 1) * room)];
   }
@@ -258,12 +258,14 @@ var commsimChart = (function () {
   }
 
   var LEFT = 62, ABOVE = 38, MARKED = 18, BELOW = 46; // pixels; MARKED: more above a panel with marks
-  function above(chart) { return chart.panels.reduce(function (sum, panel) { return sum + ABOVE + (panel.marks.length ? MARKED : 0); }, 0); }
+  function marked(panel) { return panel.marks.some(function (mark) { return mark.text; }) ? MARKED : 0; }
+  function above(chart) { return chart.panels.reduce(function (sum, panel) { return sum + ABOVE + marked(panel); }, 0); }
 
   function panelsOption(chart, size, hidden, view) {
     var total = chart.panels.reduce(function (sum, panel) { return sum + panel.height; }, 0), count = chart.panels.length;
-    var named = chart.panels.some(function (p) { return p.series.some(function (s) { return s.named; }); });
-    var right = named ? (size.width < 560 ? 84 : 150) : 22, wide = size.width - LEFT - right, stretch = xReach(chart);
+    var longest = 0;
+    chart.panels.forEach(function (p) { p.series.forEach(function (s) { if (s.named) longest = Math.max(longest, s.name.length); }); });
+    var right = Math.max(22, Math.min(14 + 6.3 * longest, 0.3 * size.width)), wide = size.width - LEFT - right, stretch = xReach(chart);
     var room = size.height - above(chart) - BELOW, top = 0;
     var seen = [stretch[0] + view[0] / 100 * (stretch[1] - stretch[0]), stretch[0] + view[1] / 100 * (stretch[1] - stretch[0])];
     var option = {
@@ -275,7 +277,7 @@ var commsimChart = (function () {
     chart.panels.forEach(function (panel, i) {
       var height = room * panel.height / total, last = i === count - 1, x = axisOf(chart.x, true), y = axisOf(panel.y, false), reach = yReach(panel, hidden);
       var rows = rowsOf(chart, panel.marks, seen, wide);
-      top += ABOVE + (rows.length ? MARKED : 0);
+      top += ABOVE + marked(panel);
       option.grid.push({left: LEFT, width: wide, top: top, height: height, outerBoundsMode: "none"});
       top += height;
       x.gridIndex = y.gridIndex = i;
@@ -283,7 +285,7 @@ var commsimChart = (function () {
       if (last) Object.assign(x, {name: chart.x.label, nameLocation: "middle", nameGap: 26});
       if (x.type === "value") Object.assign(x, {min: stretch[0], max: stretch[1]});
       setTicks(x, chart.x, seen[0], seen[1], Math.max(2, Math.floor(wide / (size.width < 560 ? 58 : 74))));
-      Object.assign(y, {name: panel.y.label, nameLocation: "end", nameGap: rows.length ? 18 + MARKED : 18, min: reach[0], max: reach[1]});
+      Object.assign(y, {name: panel.y.label, nameLocation: "end", nameGap: 18 + marked(panel), min: reach[0], max: reach[1]});
       y.nameTextStyle = {color: INK, align: "left", padding: [0, 0, 0, 8 - LEFT]};
       setTicks(y, panel.y, reach[0], reach[1], Math.max(2, Math.floor(height / 32)));
       option.xAxis.push(x);
@@ -381,7 +383,18 @@ var commsimChart = (function () {
     return made;
   }
 
+  // Spans as objects; in JSON they name their kind (`Chart.to_json`).
+  function unpacked(chart) {
+    if (chart.kinds) chart.spans = chart.spans.map(function (s) {
+      var kind = chart.kinds[s[3]];
+      return {row: s[0], start: s[1], end: s[2], text: kind[0], colour: kind[1], note: kind[2], low: kind[3], high: kind[4]};
+    });
+    delete chart.kinds;
+    return chart;
+  }
+
   return function (element, chart) {
+    unpacked(chart);
     if (!document.getElementById("chart-style")) {
       var style = document.createElement("style");
       style.id = "chart-style";
@@ -453,7 +466,7 @@ var commsimChart = (function () {
     // What a reader chose stays: hidden names, and scales by the label of their axis.
     function update(next) {
       var old = axes();
-      chart = next;
+      chart = unpacked(next);
       axes().forEach(function (axis) {
         var same = old.find(function (o) { return o.label === axis.label && o.switch; });
         if (same && axis.switch) axis.scale = same.scale;
