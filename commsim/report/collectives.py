@@ -31,12 +31,11 @@ def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
     for suffix, item in selection.of(saved.links):
-        shares = {link.link: link.busy_share for link in item.use.links} if item.use else {}
-        busiest = max(shares, key=lambda name: shares[name])
-        busy = (
-            f"{item.collective} of {format_bytes(item.use_bytes)}; busiest {busiest} at {100 * shares[busiest]:.0f} %"
-        )
-        yield suffix, plot_topology(topology, heat_of(topology, shares), f"{saved.name}: {busy}")
+        heat = heat_of(topology, {link.link: link.busy_share for link in item.use.links} if item.use else {})
+        busy = f"{item.collective} of {format_bytes(item.use_bytes)}"
+        if heat.busiest >= 0:
+            busy += f"; busiest {topology.link_name(heat.busiest)} at {100 * heat.share[heat.busiest]:.0f} %"
+        yield suffix, plot_topology(topology, heat, f"{saved.name}: {busy}")
 
 
 def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:

@@ -65,11 +65,16 @@ def network_name(network: str, plugin: str) -> str:
     return PLUGINS[plugin] if network == "tcpx" and plugin in PLUGINS else _NETWORKS.get(network, network)
 
 
-def cut(count: int, most: int) -> list[int | None]:
-    """Indices to draw: all, or the first ones, None for an ellipsis, and the last."""
+def cut(count: int, most: int, wanted: Iterable[int] = ()) -> list[int | None]:
+    """Indices to draw: all, or the first, those wanted and the last, with None where some are left out."""
     if count <= most:
         return list(range(count))
-    return [*range(most - 2), None, count - 1]
+    kept = dict.fromkeys([*[k for k in wanted if k < count][: most - 2], count - 1, *range(count)])
+    chosen = sorted(list(kept)[: most - 1])
+    shown: list[int | None] = []
+    for before, k in zip([-1, *chosen], chosen, strict=False):
+        shown += [k] if k == before + 1 else [None, k]
+    return shown
 
 
 def ellipsis(ax: Axes, x: float, y: float, size: float) -> None:
@@ -97,6 +102,11 @@ class Heat:
     """The share of the time that each link of a topology was busy, (links,); NaN where nothing went over it."""
 
     share: npt.NDArray[np.float64]
+
+    @property
+    def busiest(self) -> int:
+        """The link that is busy the longest; -1 where nothing was sent."""
+        return int(np.nanargmax(self.share)) if not np.isnan(self.share).all() else -1
 
     def of(self, links: Iterable[int]) -> float:
         """The largest share of some links; NaN if nothing went over any."""
@@ -130,13 +140,13 @@ def heat_of(topology: Topology, shares: Mapping[str, float]) -> Heat:
     return Heat(np.array([by_ends.get(ends, np.nan) for ends in links]))
 
 
-def node_heat(topology: Topology, heat: Heat) -> Heat:
-    """For a drawing in which node 0 stands for all like it: each of its links as busy as the busiest of its likes."""
+def node_heat(topology: Topology, heat: Heat, node: int = 0) -> Heat:
+    """For a drawing in which a node stands for all like it: each of its links as busy as the busiest of its likes."""
     first = topology.node_first_link
-    alike = np.flatnonzero(topology.node_group == topology.node_group[0])
-    inside = int(first[1] - first[0])
+    alike = np.flatnonzero(topology.node_group == topology.node_group[node])
+    inside = int(first[node + 1] - first[node])
     share = heat.share.copy()
-    share[first[0] : first[1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
+    share[first[node] : first[node + 1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
     return Heat(share)
 
 
