@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commsim.report.topology_marks import Notable, mark_line
+from commsim.report.topology_marks import Notable, mark_line, title_of
 from commsim.report.topology_shapes import FILL, FILL_NODE, INK, LINE, MUTED, Heat, box, cut, ellipsis
 from commsim.topology.dragonfly import DragonflyRoutes, SprayedRoutes
 from commsim.topology.graph import LinkKind, Topology, VertexKind
@@ -47,7 +47,7 @@ class _TreePen:
         links = list(links)
         if not self.t.works[[link for link in links if link >= 0]].all():
             look = look | {"linestyle": ":"}
-        self.ax.plot(ends, heights, zorder=1, **look)
+        self.ax.plot(ends, heights, zorder=1, gid=title_of(self.t, self.heat, links) or None, **look)
         mark_line(self.ax, self.t, self.heat, (ends, heights), links)
 
     def switch(self, x: float, y: float, width: float, name: str) -> None:

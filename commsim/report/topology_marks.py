@@ -10,6 +10,7 @@ import numpy as np
 
 from commsim.report.topology_shapes import INK, Heat
 from commsim.topology.tree import TreeRoutes
+from commsim.units import format_bandwidth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,6 +89,16 @@ def mark_line(
         _mark(ax, middle, "slower", f"slower: {100 * share:.3g} % of its rate")
     if heat is not None and heat.busiest in own:
         _mark(ax, middle, BUSIEST, BUSIEST)
+
+
+def title_of(t: Topology, heat: Heat | None, links: Iterable[int]) -> str:
+    """What is said of the line for some links where a pointer stays: ends, rate, how busy."""
+    own = [int(link) for link in links if link >= 0]
+    if not own:
+        return ""
+    share = np.nan if heat is None else heat.of(own)
+    busy = "" if np.isnan(share) else f", busy {100 * share:.0f} %"
+    return f"title:{t.link_name(own[0])}: {format_bandwidth(float(t.link_bandwidth[own[0]]))}{busy}"
 
 
 def _middle(way: tuple[Sequence[float], Sequence[float]]) -> tuple[float, float]:

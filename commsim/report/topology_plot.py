@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from commsim.report.topology_fabric import draw_fabric
-from commsim.report.topology_marks import mark_line, marks_of, notable
+from commsim.report.topology_marks import mark_line, marks_of, notable, title_of
 from commsim.report.topology_shapes import (
     FILL,
     INK,
@@ -296,7 +296,8 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing, heat: Heat | None = None) -
                 _host_link(ax, d, (v, w), look(v, w, kind, 1.8))
                 continue
             thick = 3.2 if kind in {LinkKind.NVLINK, LinkKind.C2C} else 1.8
-            ax.plot(*d.way(v, w), zorder=1, **look(v, w, kind, thick))
+            said = title_of(t, heat, d.both(v, w)) or None
+            ax.plot(*d.way(v, w), zorder=1, gid=said, **look(v, w, kind, thick))
             mark_line(ax, t, heat, d.way(v, w), d.both(v, w))
     most = max((t.link_bandwidth[link] for _, _, link in arcs), default=1.0)
     for v, w, link in arcs:
