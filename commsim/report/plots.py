@@ -56,7 +56,8 @@ def bandwidth_chart(
     panels = [replace(p, series=tuple(_noted(s, choices) for s in p.series)) for p in panels[:1]] + panels[1:]
     if comparisons:
         panels.append(_errors(comparisons, measured, colours[1]))
-    return Chart(title, Axis("message size", "log", "bytes", switch=True), tuple(panels))
+    note = "errors above zero: predicted slower than measured" if comparisons else ""
+    return Chart(title, Axis("message size", "log", "bytes", switch=True), tuple(panels), note=note)
 
 
 def plot_bandwidth(

@@ -49,10 +49,13 @@ STAGES = {
 }  # fmt: skip
 """Of a step of reinforcement learning."""
 
+# By the beginning of their names: what is alike shares a hue, so that every algorithm has its own in all pictures.
 _ALGORITHMS = {
     "ring": "#0072B2", "tree": "#D55E00", "nvls": "#009E73", "nvls_tree": "#CC79A7", "pat": "#E69F00",
-    "collnet_direct": "#56B4E9", "collnet_chain": "#8C510A", "recursive": "#882255", "direct": "#999933",
-    "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733", "gloo": "#555555",
+    "collnet": "#56B4E9", "sharp": "#56B4E9", "recursive": "#882255", "rabenseifner": "#882255", "direct": "#999933",
+    "pairwise": "#999933", "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733",
+    "dissemination": "#117733", "binomial": "#8C510A", "knomial": "#8C510A", "double_binary_tree": "#D55E00",
+    "chain": "#6699CC", "flat": "#555555", "parameter_server": "#555555", "reduce_": "#661100", "scatter": "#661100",
 }  # fmt: skip
 _COLLECTIVES = {
     "all_reduce": "#0072B2", "all_gather": "#009E73", "reduce_scatter": "#CC79A7", "broadcast": "#E69F00",
@@ -164,24 +167,23 @@ def colours(palette: Sequence[str], count: int) -> list[str]:
 
 
 def algorithm_colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each ``ring`` or ``ring/LL``: one for an algorithm in every picture, paler for LL and LL128.
+    """A colour for each ``ring`` or ``ring/LL``: that of its kind in every picture, paler for LL and LL128.
 
-    Algorithms without a colour of their own take those that are left.
+    Several of a kind in one picture are shades of it.
     """
-    plain = list(dict.fromkeys(name.split("/")[0] for name in names))
-    own = _own(plain, _ALGORITHMS)
+    own: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for name in dict.fromkeys(name.split("/")[0] for name in names):
+        kinds = [kind for kind in _ALGORITHMS if name.startswith(kind)]
+        hue = _ALGORITHMS[max(kinds, key=len)] if kinds else MUTED
+        taken[hue] = taken.get(hue, -1) + 1
+        own[name] = colours([hue], taken[hue] + 1)[-1]
     return {name: _paler(own[name.split("/")[0]], _PROTOCOLS.get(name.partition("/")[2], 0.0)) for name in names}
 
 
 def collective_colours(names: Sequence[str]) -> dict[str, str]:
     """A colour for each collective, the same in every picture."""
-    return _own(names, _COLLECTIVES)
-
-
-def _own(names: Sequence[str], table: dict[str, str]) -> dict[str, str]:
-    rest = [colour for name, colour in table.items() if name not in names]
-    others = iter(colours(rest or list(table.values()), len(names)))
-    return {name: table[name] if name in table else next(others) for name in names}
+    return {name: _COLLECTIVES.get(name, MUTED) for name in names}
 
 
 def _paler(colour: str, share: float) -> str:
@@ -235,6 +237,8 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
         shades = sequence(len(names))
         return [shades[place] for place in places]
     kinds = list(dict.fromkeys(_NUMBER.sub("#", name) for name in names))
+    if set(names) <= set(_COLLECTIVES):
+        return [_COLLECTIVES[name] for name in names]
     if len(names) < 2 * len(kinds) or len(kinds) > len(palette):
         return colours(palette, len(names))
     hue = {kind: next((c for name, c in _COLLECTIVES.items() if name in kind), "") for kind in kinds}

@@ -61,7 +61,7 @@ def plot_topology(topology: Topology, heat: Heat | None = None, title: str = "")
     if heat is None:
         _legend(figure, topology)
     else:
-        colour_bar(figure, height)
+        colour_bar(figure, height, heat)
     if marks:
         look: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "ncols": len(marks), "loc": "upper center"}
         place = (0.5, 1 - 0.68 / height)

@@ -6,7 +6,7 @@ Heat is how busy every link was: from pale to dark, grey where nothing went.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,14 +99,19 @@ _PALEST = 0.18  # of the colour map: paler lines cannot be seen on white
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """The share of the time that each link of a topology was busy, (links,); NaN where nothing went over it."""
+    """The share of the time that each link of a topology was busy, (links,); NaN where nothing went over it.
+
+    With `names` it is no time, but what the links are (1) and are not (NaN): their names in the key.
+    """
 
     share: npt.NDArray[np.float64]
+    names: tuple[str, str] | None = None
 
     @property
     def busiest(self) -> int:
-        """The link that is busy the longest; -1 where nothing was sent."""
-        return int(np.nanargmax(self.share)) if not np.isnan(self.share).all() else -1
+        """The link that is busy the longest; -1 where nothing was sent, or shares are no time."""
+        sent = self.names is None and not np.isnan(self.share).all()
+        return int(np.nanargmax(self.share)) if sent else -1
 
     def of(self, links: Iterable[int]) -> float:
         """The largest share of some links; NaN if nothing went over any."""
@@ -147,14 +152,21 @@ def node_heat(topology: Topology, heat: Heat, node: int = 0) -> Heat:
     inside = int(first[node + 1] - first[node])
     share = heat.share.copy()
     share[first[node] : first[node + 1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
-    return Heat(share)
+    return replace(heat, share=share)
 
 
-def colour_bar(figure: Figure, height: float) -> None:
-    """The scale of the colours below the drawing; `height` of the figure in inches."""
+def colour_bar(figure: Figure, height: float, heat: Heat) -> None:
+    """The scale of the colours below the drawing, or what they name; `height` of the figure in inches."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.lines import Line2D
 
+    if heat.names is not None:
+        lines = [
+            Line2D([], [], color=c, linewidth=3, label=n) for c, n in zip((colour(1.0), IDLE), heat.names, strict=True)
+        ]
+        figure.legend(handles=lines, loc="lower center", ncols=2, frameon=False, fontsize=9.5)
+        return
     scale = ListedColormap([colour(i / 255) for i in range(256)])
     axes = figure.add_axes((0.3, 0.52 / height, 0.4, 0.13 / height))
     bar = figure.colorbar(ScalarMappable(Normalize(0, 100), scale), cax=axes, orientation="horizontal")

@@ -176,6 +176,7 @@ def test_nothing_keeps_people_out(report: tuple[str, str], tmp_path: Path) -> No
     _, text = report
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     with opened() as browser:
-        page = browser.new_context(bypass_csp=True).new_page()
-        page.goto((tmp_path / "page.html").as_uri())
-        assert serious(page) == []
+        for width in (1280, PHONE):
+            page = browser.new_context(bypass_csp=True, viewport={"width": width, "height": 900}).new_page()
+            page.goto((tmp_path / "page.html").as_uri())
+            assert serious(page) == []

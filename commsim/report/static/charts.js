@@ -171,13 +171,14 @@ var commsimChart = (function () {
 
   var SYMBOLS = ["circle", "rect", "triangle", "diamond"];
 
-  // Rows for the names of marks, so that they do not run into each other: 0 and 1; -1 where there is no room.
+  // Rows for the names of marks, so that they do not run into each other (-1: no room), and which stand to the left.
   function rowsOf(chart, marks, seen, wide) {
     var ends = [-Infinity, -Infinity];
     return marks.map(function (mark) {
-      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, row = ends[0] <= at - 3 ? 0 : ends[1] <= at - 3 ? 1 : -1;
-      if (row >= 0 && mark.text) ends[row] = at + 6.2 * mark.text.length + 6;
-      return at + 6.2 * mark.text.length > wide + 24 ? -1 : row;
+      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, long = 6.2 * mark.text.length + 6;
+      var left = at + long > wide + 24, from = left ? at - long : at - 3, row = ends[0] <= from ? 0 : ends[1] <= from ? 1 : -1;
+      if (row >= 0 && mark.text) ends[row] = left ? at : at + long;
+      return {row: row, left: left};
     });
   }
 
@@ -199,7 +200,7 @@ var commsimChart = (function () {
     });
     var marks = panel.marks.map(function (mark, i) {
       var stretched = mark.to !== null && mark.to !== undefined;
-      return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i] >= 0, formatter: mark.text, rotate: 0, position: "end", align: "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i]}};
+      return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i].row >= 0, formatter: mark.text, rotate: 0, position: "end", align: rows[i].left ? "right" : "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i].row}};
     });
     all.push({id: index + "-marks", type: "line", xAxisIndex: index, yAxisIndex: index, data: [], silent: true, tooltip: {show: false}, markLine: {symbol: "none", silent: true, animation: false, lineStyle: {color: LINE, type: "dotted", width: 1.2}, data: marks}});
     var ends = [];
@@ -221,7 +222,7 @@ var commsimChart = (function () {
         showSymbol: isPoints || (few && !dashed && series.look !== "steps"), symbol: shape, symbolSize: isPoints ? 8 : 4.5,
         itemStyle: isPoints ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
         lineStyle: {color: series.colour, width: isPoints ? 0 : dashed ? 1.3 : 2, type: dashed ? "dashed" : "solid"}, emphasis: {disabled: !isPoints, scale: 1.3},
-        label: {show: series.labels.length > 0, position: "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
+        label: {show: series.labels.length > 0, position: series.look === "bars" ? "top" : "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
         endLabel: {show: series.named && free(series), formatter: series.name, color: INK, fontSize: 11, distance: 4},
       });
     });
