@@ -201,7 +201,8 @@ def sequence(count: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.85 * i / max(1, count - 1))) for i in range(count)]
 
 
-_NUMBER = re.compile(r"[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)?")
+_HUES = (COMPUTE, TP, BACKWARD, DP, EP, PP)
+_NUMBER = re.compile(r"(?<![A-Za-z\d])[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)?")
 
 
 def ordered(names: Sequence[str]) -> list[int] | None:
@@ -239,11 +240,11 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
     kinds = list(dict.fromkeys(_NUMBER.sub("#", name) for name in names))
     if set(names) <= set(_COLLECTIVES):
         return [_COLLECTIVES[name] for name in names]
-    if len(names) < 2 * len(kinds) or len(kinds) > len(palette):
+    if len(names) < 2 * len(kinds) or len(kinds) > len(_HUES):
         return colours(palette, len(names))
     hue = {kind: next((c for name, c in _COLLECTIVES.items() if name in kind), "") for kind in kinds}
     if not all(hue.values()) or len(set(hue.values())) < len(kinds):
-        hue = dict(zip(kinds, palette, strict=False))
+        hue = dict(zip(kinds, _HUES, strict=False))
     made = dict.fromkeys(names, "")
     for kind in kinds:
         mine = [name for name in names if _NUMBER.sub("#", name) == kind]
