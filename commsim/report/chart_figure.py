@@ -73,6 +73,7 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     for shade in panel.shades:
         axes.axhspan(shade.low, shade.high, color=shade.colour, linewidth=0, zorder=0.5, label=shade.text or None)
     points, ends, banded = 0, dict.fromkeys(chart.x.categories, 0.0), ""
+    places = sorted(at for s in panel.series for at in s.x if not isinstance(at, str))
     for series in panel.series:
         x, y = _known(series, series.y)
         if series.low:
@@ -93,7 +94,7 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
         points += series.look == "points"
         for at, value, text in zip(series.x, series.y, series.labels, strict=False):
             if text and value is not None:
-                _beside(axes, (at, value), text)
+                _beside(axes, (at, value), text, places)
     low, high = reach(panel)
     axes.set_yscale("log" if panel.y.scale == "log" else "linear")
     axes.set_ylim(low, high)
@@ -105,9 +106,13 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     _names(axes, [series for series in panel.series if series.named])
 
 
-def _beside(axes: Axes, place: tuple[Any, float], text: str) -> None:
-    look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "zorder": 5}
-    axes.annotate(text, place, (6, 0), textcoords="offset points", **look)
+def _beside(axes: Axes, place: tuple[Any, float], text: str, places: Sequence[float]) -> None:
+    """A text beside a point, on the side where there is room."""
+    left = len(text) > 6 and place[0] > places[0] + 0.6 * (places[-1] - places[0])
+    plate = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "zorder": 5, "bbox": plate}
+    look["ha"] = "right" if left else "left"
+    axes.annotate(text, place, (-7 if left else 7, 0), textcoords="offset points", **look)
 
 
 def _known(series: Series, values: Sequence[float | None]) -> tuple[list[Any], list[float]]:

@@ -237,7 +237,8 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
     if places is not None and len(names) > 2:
         shades = sequence(len(names))
         return [shades[place] for place in places]
-    kinds = list(dict.fromkeys(_NUMBER.sub("#", name) for name in names))
+    kind_of = {name: _NUMBER.sub("#", name.split(" and ")[0]) for name in names}  # several alike are as the first
+    kinds = list(dict.fromkeys(kind_of.values()))
     if set(names) <= set(_COLLECTIVES):
         return [_COLLECTIVES[name] for name in names]
     if len(names) < 2 * len(kinds) or len(kinds) > len(_HUES):
@@ -247,10 +248,10 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
         hue = dict(zip(kinds, _HUES, strict=False))
     made = dict.fromkeys(names, "")
     for kind in kinds:
-        mine = [name for name in names if _NUMBER.sub("#", name) == kind]
-        mine.sort(key=lambda name: [_value(text) for text in _NUMBER.findall(name)])
+        mine = [name for name in names if kind_of[name] == kind]
+        mine.sort(key=lambda name: [_value(text) for text in _NUMBER.findall(name.split(" and ")[0])])
         for i, name in enumerate(reversed(mine)):
-            made[name] = _paler(hue[kind], 0.65 * i / max(1, len(mine) - 1))
+            made[name] = _paler(hue[kind], 0.6 * i / max(1, len(mine) - 1))
     return list(made.values()) if len(made) == len(names) else colours(palette, len(names))
 
 

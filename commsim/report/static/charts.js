@@ -217,12 +217,16 @@ var commsimChart = (function () {
       var isPoints = series.look === "points", dashed = series.look === "dashed", few = series.x.length <= 80;
       all.push({
         id: index + "-" + i, name: series.name, type: series.look === "bars" ? "bar" : "line", xAxisIndex: index, yAxisIndex: index, z: dashed ? 2 : isPoints ? 4 : 3,
-        data: series.x.map(function (x, k) { return [place(chart.x, x), place(panel.y, series.y[k])]; }), connectNulls: false, clip: true, animation: false,
+        data: series.x.map(function (x, k) {
+          var at = place(chart.x, x), value = [at, place(panel.y, series.y[k])], text = series.labels[k];
+          if (!text || series.look === "bars" || text.length < 7 || at < stretch[0] + 0.6 * (stretch[1] - stretch[0])) return value;
+          return {value: value, label: {position: "left"}}; // where there is room
+        }), connectNulls: false, clip: true, animation: false,
         stack: panel.stacked && series.look === "bars" ? "bars" + index : undefined, barMaxWidth: 46, step: series.look === "steps" ? "end" : false,
         showSymbol: isPoints || (few && !dashed && series.look !== "steps"), symbol: shape, symbolSize: isPoints ? 8 : 4.5,
         itemStyle: isPoints ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
         lineStyle: {color: series.colour, width: isPoints ? 0 : dashed ? 1.3 : 2, type: dashed ? "dashed" : "solid"}, emphasis: {disabled: !isPoints, scale: 1.3},
-        label: {show: series.labels.length > 0, position: series.look === "bars" ? "top" : "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
+        label: {show: series.labels.length > 0, position: series.look === "bars" ? "top" : "right", color: INK, fontSize: 11, backgroundColor: series.look === "bars" ? undefined : "rgba(255,255,255,0.8)", formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
         endLabel: {show: series.named && free(series), formatter: series.name, color: INK, fontSize: 11, distance: 4},
       });
     });
@@ -384,13 +388,19 @@ var commsimChart = (function () {
     return made;
   }
 
-  // Spans as objects; in JSON they name their kind (`Chart.to_json`).
+  // The chart with all its fields; in JSON spans name their kind (`Chart.to_json`).
   function unpacked(chart) {
     if (chart.kinds) chart.spans = chart.spans.map(function (s) {
       var kind = chart.kinds[s[3]];
       return {row: s[0], start: s[1], end: s[2], text: kind[0], colour: kind[1], note: kind[2], low: kind[3], high: kind[4]};
     });
     delete chart.kinds;
+    ["panels", "rows", "spans", "key"].forEach(function (name) { chart[name] = chart[name] || []; });
+    chart.panels.forEach(function (panel) {
+      panel.marks = panel.marks || [];
+      panel.shades = panel.shades || [];
+      panel.series.forEach(function (s) { ["low", "high", "notes", "labels"].forEach(function (name) { s[name] = s[name] || []; }); });
+    });
     return chart;
   }
 
