@@ -108,7 +108,7 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
 
 def _beside(axes: Axes, place: tuple[Any, float], text: str, places: Sequence[float]) -> None:
     """A text beside a point, on the side where there is room."""
-    left = len(text) > 6 and place[0] > places[0] + 0.6 * (places[-1] - places[0])
+    left = len(text) > 6 and place[0] > places[0] + 0.45 * (places[-1] - places[0])
     plate = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
     look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "zorder": 5, "bbox": plate}
     look["ha"] = "right" if left else "left"
@@ -260,7 +260,7 @@ def _names(axes: Axes, named: Sequence[Series]) -> None:
               for (x, y), series in ends if x]  # fmt: skip
     last = -math.inf
     for at, x, y, series in sorted(placed, key=lambda one: one[0]):
-        lift = max(0.0, last + 10.0 - at)
+        lift = max(0.0, last + 14.0 - at)  # pixels of a line of text
         last = at + lift
         look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "annotation_clip": False}
         axes.annotate(series.name, (x, y), (6, lift * 72 / axes.figure.dpi), textcoords="offset points", **look)

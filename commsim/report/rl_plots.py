@@ -13,7 +13,7 @@ from commsim.units import format_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from commsim.rl.step import Span as PhaseSpan
+    from commsim.rl.step import PhaseSpan
     from commsim.scenario.rl_result import RlItem
 
 MEANING = {

@@ -219,7 +219,7 @@ var commsimChart = (function () {
         id: index + "-" + i, name: series.name, type: series.look === "bars" ? "bar" : "line", xAxisIndex: index, yAxisIndex: index, z: dashed ? 2 : isPoints ? 4 : 3,
         data: series.x.map(function (x, k) {
           var at = place(chart.x, x), value = [at, place(panel.y, series.y[k])], text = series.labels[k];
-          if (!text || series.look === "bars" || text.length < 7 || at < stretch[0] + 0.6 * (stretch[1] - stretch[0])) return value;
+          if (!text || series.look === "bars" || text.length < 7 || at < stretch[0] + 0.45 * (stretch[1] - stretch[0])) return value;
           return {value: value, label: {position: "left"}}; // where there is room
         }), connectNulls: false, clip: true, animation: false,
         stack: panel.stacked && series.look === "bars" ? "bars" + index : undefined, barMaxWidth: 46, step: series.look === "steps" ? "end" : false,
