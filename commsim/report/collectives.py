@@ -19,24 +19,30 @@ if TYPE_CHECKING:
     from commsim.report.page import Part, Section
     from commsim.report.saved import Saved
     from commsim.scenario.result import Result
+    from commsim.topology.graph import Topology
 
 RAW_SCHEDULE = "A raw schedule is simulated on ideal links: no launch, no protocol, no software. Libraries are slower."
 
 
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.topology_plot import plot_topology
-    from commsim.report.topology_shapes import heat_of
     from commsim.scenario.setting import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
     for suffix, item in selection.of(saved.links):
-        shares = {link.link: link.busy_share for link in item.use.links} if item.use else {}
-        busiest = max(shares, key=lambda name: shares[name])
-        busy = (
-            f"{item.collective} of {format_bytes(item.use_bytes)}; busiest {busiest} at {100 * shares[busiest]:.0f} %"
-        )
-        yield suffix, plot_topology(topology, heat_of(topology, shares), f"{saved.name}: {busy}")
+        yield suffix, plot_links(topology, item, saved.name)
+
+
+def plot_links(topology: Topology, item: Item, title: str) -> Figure:
+    """How busy every link is with a collective, on the drawing of the machine."""
+    from commsim.report.topology_plot import plot_topology
+    from commsim.report.topology_shapes import heat_of
+
+    heat = heat_of(topology, {link.link: link.busy_share for link in item.use.links} if item.use else {})
+    busy = f"{item.collective} of {format_bytes(item.use_bytes)}"
+    if heat.busiest >= 0:
+        busy += f"; busiest {topology.link_name(heat.busiest)} at {100 * heat.share[heat.busiest]:.0f} %"
+    return plot_topology(topology, heat, f"{title}: {busy}")
 
 
 def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
@@ -106,8 +112,9 @@ class CollectivesView(View[Item]):
     def draw(self, shown: Shown, answer: Item) -> dict[str, Figure]:
         from commsim.report.plots import plot_bandwidth
 
-        name, mine = shown.result.name, _of(answer, shown.comparisons)
-        figures = {"bandwidth": plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance)}
+        name, mine, ran = shown.result.name, _of(answer, shown.comparisons), answer.choices
+        figure = plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance, ran)
+        figures = {"bandwidth": figure}
         if any(row.candidates for row in answer.rows):
             from commsim.report.crossover import plot_crossover
 
@@ -196,18 +203,18 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
-    from commsim.report.page import Section, Text, picture, size_cell, table
-    from commsim.report.plots import plot_bandwidth
+    from commsim.report.page import Section, Text, picture, plot, size_cell, table
+    from commsim.report.plots import bandwidth_chart
 
     mine = _of(item, comparisons)
     parts: list[Part] = []
     if item.rows:
-        figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine)
-        parts.append(picture(figure, f"Bus bandwidth of {item.collective} against message size."))
+        chart = bandwidth_chart([item.curve()], list(item.measured), result.name, mine, item.choices)
+        parts.append(plot(chart, f"Bus bandwidth and time of {item.collective} against message size."))
         if any(row.candidates for row in item.rows):
-            from commsim.report.crossover import crossover_lines, plot_crossover
+            from commsim.report.crossover import crossover_chart, crossover_lines
 
-            parts.append(picture(plot_crossover(item, result.name), "Time of every algorithm that can run."))
+            parts.append(plot(crossover_chart(item, result.name), "Time of every algorithm that can run."))
             parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
     columns = [
         "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",
@@ -216,6 +223,11 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in (falls_note(item), slowest_note(item)) if note]
     shown = table(columns, [_row(row) for row in item.rows], " ".join(notes))
     sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
+    if item.use is not None and item.use.links:
+        from commsim.scenario.setting import build_topology
+
+        drawing = plot_links(build_topology(result.scenario), item, result.name)
+        sections.append(Section(f"{item.collective}: links", (picture(drawing, "How busy every link is."),)))
     for c in mine:
         rows = [
             (

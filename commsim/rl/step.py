@@ -26,7 +26,7 @@ class StepPhase:
 
 
 @dataclass(frozen=True)
-class TimedPhase:
+class PhaseSpan:
     """A phase from when to when in a step."""
 
     phase: StepPhase
@@ -51,7 +51,7 @@ class RlStep:
         return max((span.end_s for span in self.spans), default=0.0)
 
     @property
-    def spans(self) -> tuple[TimedPhase, ...]:
+    def spans(self) -> tuple[PhaseSpan, ...]:
         """Every phase with its start; where engines are behind, those of the two steps that run at the same time."""
         if not self.behind:
             return tuple(_one_after_the_other(self.phases, 0.0))
@@ -86,11 +86,11 @@ class RlStep:
         return shown
 
     @staticmethod
-    def _part(span: TimedPhase) -> str:
+    def _part(span: PhaseSpan) -> str:
         return span.phase.stage if span.phase.stage in ("rollout", "sync") else "trainer"
 
 
-def _one_after_the_other(phases: Sequence[StepPhase], start: float) -> Iterator[TimedPhase]:
+def _one_after_the_other(phases: Sequence[StepPhase], start: float) -> Iterator[PhaseSpan]:
     """Spans of phases: neighbours of one stage run beside each other where their places differ."""
     at, stage, free = start, "", dict[str, float]()
     for phase in phases:
@@ -98,5 +98,5 @@ def _one_after_the_other(phases: Sequence[StepPhase], start: float) -> Iterator[
             at = max([at, *free.values()])
             stage, free = phase.stage, {}
         begin = free.get(phase.place, at)
-        yield TimedPhase(phase, begin)
+        yield PhaseSpan(phase, begin)
         free[phase.place] = begin + phase.seconds
