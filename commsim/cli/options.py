@@ -46,53 +46,98 @@ Port = Annotated[
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
-    """A machine and requests for a model that is named in place of a scenario."""
+class AskedOptions:
+    """A machine, and what is asked of it for a collective or a model that is named in place of a scenario."""
 
     on: Annotated[
         str | None,
         typer.Option(
             "--on",
             metavar="MACHINE",
-            help="A preset or topology file on which the model that stands in place of a scenario answers requests.",
+            help="A preset or topology file, of which a collective or a model is asked in place of a scenario.",
         ),
+    ] = None
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as the mesh needs, else 1).")
+    ] = None
+    first: Annotated[
+        str | None,
+        typer.Option(
+            "--minbytes", "-b", metavar="SIZE", help="Collective: first size, as of nccl-tests: 8, 64K (default: 8)."
+        ),
+    ] = None
+    last: Annotated[
+        str | None, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Collective: last size (default: 8G).")
+    ] = None
+    factor: Annotated[
+        int | None, typer.Option("--stepfactor", "-f", help="Collective: from size to size (default: 2).")
+    ] = None
+    step: Annotated[
+        str | None,
+        typer.Option("--stepbytes", "-i", metavar="SIZE", help="Collective: added from size to size, in place of -f."),
+    ] = None
+    tp: Annotated[int | None, typer.Option(min=1, help="Model: tensor parallel ranks (default: 1).")] = None
+    pp: Annotated[int | None, typer.Option(min=1, help="Model: pipeline stages (default: 1).")] = None
+    cp: Annotated[int | None, typer.Option(min=1, help="Training: context parallel ranks (default: 1).")] = None
+    dp: Annotated[
+        int | None, typer.Option(min=1, help="Training: data parallel replicas (default: what the GPUs leave).")
+    ] = None
+    ep: Annotated[int | None, typer.Option(min=1, help="Model: expert parallel ranks (default: 1).")] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Training: sequences of a step (default: of --micro-batches). Generation: requests that each replica "
+            "has at once (default: 1, unless --rate).",
+        ),
+    ] = None
+    micro_batch: Annotated[int | None, typer.Option(min=1, help="Training: sequences of a pass (default: 1).")] = None
+    micro_batches: Annotated[
+        int | None, typer.Option(min=1, help="Training: passes of each replica (default: 4 per pipeline stage).")
+    ] = None
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Training: tokens of a sequence (default: the model's).")
+    ] = None
+    zero: Annotated[
+        int | None, typer.Option(min=0, max=3, help="Training: ZeRO stage (default: 1 of several replicas).")
+    ] = None
+    recompute: Annotated[
+        str | None, typer.Option(help="Training: none, selective, layerwise or full (default: none).")
+    ] = None
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="Training: megatron (the default), deepspeed, fsdp2, ddp or nanotron. Generation: vllm (the default), "
+            "sglang, tensorrt_llm or hf; one of these asks for generation."
+        ),
+    ] = None
+    precision: Annotated[
+        str | None, typer.Option(help="Model: bf16, fp8, and of answers fp8_block, int4 ... (default: bf16).")
     ] = None
     generate: Annotated[
         str | None,
-        typer.Option(metavar="IN:OUT", help="With --on: tokens in and out (default: 1024:1024)."),
+        typer.Option(
+            metavar="IN:OUT",
+            help="The model answers requests of so many tokens in and out, in place of training (default: 1024:1024).",
+        ),
     ] = None
     range_ratio: Annotated[
         float | None,
-        typer.Option(help="With --on: lengths are drawn evenly, from that part of IN and OUT up (default: 1)."),
+        typer.Option(help="Generation: lengths are drawn evenly, from that part of IN and OUT up (default: 1)."),
     ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --on: requests that each replica has at once (default: 1, unless --rate)."),
-    ] = None
-    rate: Annotated[float | None, typer.Option(help="With --on: requests a second, in place of --batch.")] = None
+    rate: Annotated[float | None, typer.Option(help="Generation: requests a second, in place of --batch.")] = None
     requests: Annotated[
-        int | None, typer.Option(min=1, help="With --on: how many (default: ten for each at once, or 1000).")
+        int | None, typer.Option(min=1, help="Generation: how many (default: ten for each at once, or 1000).")
     ] = None
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as one replica needs).")
-    ] = None
-    tp: Annotated[int | None, typer.Option(min=1, help="With --on: tensor parallel ranks (default: 1).")] = None
-    pp: Annotated[int | None, typer.Option(min=1, help="With --on: pipeline stages (default: 1).")] = None
-    ep: Annotated[int | None, typer.Option(min=1, help="With --on: expert parallel ranks (default: 1).")] = None
     attention_dp: Annotated[
-        int | None, typer.Option(min=1, help="With --on: groups with sequences of their own in attention (default: 1).")
-    ] = None
-    framework: Annotated[
-        str | None, typer.Option(help="With --on: vllm, sglang, tensorrt_llm or hf (default: vllm).")
-    ] = None
-    precision: Annotated[
-        str | None, typer.Option(help="With --on: bf16, fp8, fp8_block, nvfp4, int4 ... (default: bf16).")
+        int | None,
+        typer.Option(min=1, help="Generation: groups with sequences of their own in attention (default: 1)."),
     ] = None
 
     @property
     def given(self) -> list[str]:
-        """The options that were given, as they are written."""
-        return [f"--{f.name.replace('_', '-')}" for f in fields(self) if getattr(self, f.name) is not None]
+        """The names of the options that were given."""
+        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 
 def changes(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import GenerateOptions, Memory, OnlyJson, changes, spread
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, spread
 from commsim.cli.say import print_json, say, tracking
 from commsim.scenario.load import find_scenario, load_scenarios
 
@@ -25,7 +25,8 @@ def run(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on that of a model."
+            help="A scenario file, the name of a shipped one (such as 'quickstart'), or with --on a "
+            "collective or a model."
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
@@ -80,24 +81,24 @@ def run(
     ] = None,
     memory: Memory = None,
     *,
-    generate: GenerateOptions,
+    question: AskedOptions,
 ) -> None:
-    """Predict what a scenario asks and compare with the measured curves it names, or what a model needs for answers."""
+    """Predict what a scenario asks and compare with the curves it names; with --on, a collective or a model."""
     del memory
     from commsim.report.run_files import compared, document, held_run, tables, write_files, write_trace
     from commsim.scenario.run import prepare
     from commsim.scenario.run import run as run_scenario
 
-    if generate.given:
-        from commsim.cli.generate import asked_scenario
-
-        asked = [asked_scenario(scenario, overrides or [], generate)]
-    else:
-        asked = load_scenarios(find_scenario(scenario), overrides or [])
-    scenarios = [prepare(one) for one in asked]
     # Nobody reads on (`| head`): files of later scenarios are still written; without files there is no more to do.
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show
+    if question.given:
+        from commsim.cli.asked import asked_scenario
+
+        asked = [asked_scenario(scenario, overrides or [], question, note)]
+    else:
+        asked = load_scenarios(find_scenario(scenario), overrides or [])
+    scenarios = [prepare(one) for one in asked]
     if export_chakra is not None:
         from commsim.scenario.chakra_export import export_traces
 

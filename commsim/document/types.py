@@ -57,7 +57,8 @@ class Document:
         """A fault at ``path``: in the override that set it, else at its place or its nearest parent's."""
         text = self._override(path)
         if text is not None:
-            return Fault(f"override {text!r}", 0, 0, show_path(path), printable(message))
+            place = text if text.startswith("-") else f"override {text!r}"  # an option says what it is
+            return Fault(place, 0, 0, show_path(path), printable(message))
         line, column = self._mark(path, at_key)
         return Fault(self.file, line, column, show_path(path), printable(message))
 

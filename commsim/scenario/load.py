@@ -55,10 +55,10 @@ def find_scenario(name: str) -> Path:
         raise ScenarioError(
             f"found the preset {name!r}, expected a scenario, which names it as topology: {{preset: {name}}}"
         )
-    if _is_model(name):
+    if noun := _asked_of_a_machine(name):
+        example = f"{name} --on hgx-h100-ndr400 {'--tp 8' if noun == 'model' else '-n 4'}"
         raise ScenarioError(
-            f"found the model {name!r}, expected a scenario, or a machine beside it, such as "
-            f"commsim run {name} --on hgx-h100-ndr400 --tp 8"
+            f"found the {noun} {name!r}, expected a scenario, or a machine beside it, such as commsim run {example}"
         )
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
@@ -86,7 +86,14 @@ def with_changes_named(document: Document, overrides: Sequence[str]) -> Document
     return replace(document, data=document.data | {"name": longer if len(name) <= LONGEST_NAME else name})
 
 
-def _is_model(name: str) -> bool:
+def _asked_of_a_machine(name: str) -> str:
+    """What a name is of that a machine is asked of: a collective or a model; empty where it is none."""
+    from commsim.scenario.asked import collective_named
+
+    return "collective" if collective_named(name) else "model" if is_model(name) else ""
+
+
+def is_model(name: str) -> bool:
     """Whether it is the name of a model."""
     from commsim.training.model import model
 

@@ -1,0 +1,54 @@
+"""The scenario of a question in one line: `commsim run all_reduce --on hgx-h100-ndr400 -n 4`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from commsim.cli.options import AskedOptions
+    from commsim.scenario.schema import Scenario
+
+
+def asked_scenario(
+    subject: str, overrides: Sequence[str], options: AskedOptions, show: Callable[[str], None]
+) -> Scenario:
+    """The scenario of a question; what was filled in is shown, and on stderr what changes nothing.
+
+    CommsimError for a question without a machine.
+    """
+    from commsim.errors import CommsimError, UnitError
+    from commsim.scenario.asked import OneLine, nccl_bytes, option, without_effect
+    from commsim.scenario.question import assumed, checked, document_of
+
+    words = asdict(options)
+    for name, letter in (("first", "-b"), ("last", "-e"), ("step", "-i")):
+        try:
+            words[name] = None if words[name] is None else nccl_bytes(words[name])
+        except UnitError as error:
+            raise UnitError(f"{letter}: {error}") from None
+    question = OneLine(**words, subject=subject, overrides=tuple(overrides)) if options.on else None
+    if question is None:
+        first = OneLine(**words | {"on": ""}, subject=subject)
+        raise CommsimError(f"found {option(first, options.given[0])} without --on, {_expected(subject, options.nodes)}")
+    for line in without_effect(question):
+        typer.echo(f"warning: {line}", err=True)
+    document = document_of(question)
+    scenario = checked(document)
+    if filled := assumed(document):
+        show(f"# taken where nothing is said: {filled}")
+    return scenario
+
+
+def _expected(subject: str, nodes: int | None) -> str:
+    """What belongs beside a subject without a machine."""
+    from commsim.scenario.asked import collective_named
+    from commsim.scenario.load import is_model
+
+    if collective_named(subject) or subject.endswith(".json") or is_model(subject):
+        return f"expected a machine for {subject!r:.80}, such as --on hgx-h100-ndr400"
+    change = f"topology.nodes={nodes or 4}"
+    return f"expected it of a collective or a model; of a scenario it is a change, such as {change}"

@@ -1,0 +1,123 @@
+"""What a question in one line says: a collective or a model, a machine, and a few numbers, as on the command line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from commsim.collectives.semantics import NCCL_TESTS
+from commsim.units import parse_bytes
+
+Kind = Literal["collective", "training", "generation"]
+
+
+@dataclass(frozen=True)
+class OneLine:
+    """What is asked of a machine; what is None is filled in, or is as a scenario has it where it says nothing.
+
+    ``subject``: a collective, a model, or a Hugging Face config.json. ``on``: a preset, or a file of a topology.
+    ``first``, ``last`` and ``step`` are bytes. ``batch``: sequences of a training step, or requests that each replica
+    has at once. ``generate``: ``IN:OUT``, tokens of prompts and answers.
+    """
+
+    subject: str
+    on: str
+    nodes: int | None = None
+    first: int | None = None
+    last: int | None = None
+    factor: int | None = None
+    step: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    batch: int | None = None
+    micro_batch: int | None = None
+    micro_batches: int | None = None
+    seq_len: int | None = None
+    zero: int | None = None
+    recompute: str | None = None
+    framework: str | None = None
+    precision: str | None = None
+    generate: str | None = None
+    range_ratio: float | None = None
+    rate: float | None = None
+    requests: int | None = None
+    attention_dp: int | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the fields that say something, in order, without what every question has."""
+        every = ("subject", "on", "overrides")
+        return tuple(f.name for f in fields(self) if f.name not in every and getattr(self, f.name) is not None)
+
+
+OPTIONS = {"nodes": "-n", "first": "-b", "last": "-e", "factor": "-f", "step": "-i"}
+"""The options of the command line that are not called as the fields are."""
+
+SIZES = ("first", "last", "factor", "step")
+_ONLY_GENERATION = ("generate", "range_ratio", "rate", "requests", "attention_dp")
+_ONLY_TRAINING = ("cp", "dp", "micro_batch", "micro_batches", "seq_len", "zero", "recompute")
+_OF_MODELS = (*_ONLY_TRAINING, *_ONLY_GENERATION, "tp", "pp", "ep", "batch", "framework", "precision")
+_WITHOUT_EFFECT: dict[Kind, tuple[str, ...]] = {
+    "collective": _OF_MODELS,
+    "training": SIZES,
+    "generation": (*SIZES, *_ONLY_TRAINING),
+}
+_NOUNS: dict[Kind, str] = {"collective": "a collective", "training": "a training step", "generation": "generation"}
+_SERVING = ("vllm", "sglang", "tensorrt_llm", "hf")
+
+
+def option(question: OneLine, name: str) -> str:
+    """A field as it is written on the command line: ``--tp 8``, ``-e 8G``."""
+    value = getattr(question, name)
+    text = (
+        nccl_size(value)
+        if name in ("first", "last", "step")
+        else f"{value:g}"
+        if isinstance(value, float)
+        else f"{value}"
+    )
+    return f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}"
+
+
+def collective_named(name: str) -> str | None:
+    """The collective of a name as NCCL, nccl-tests or torch write it (``AllReduce``, ``all_reduce_perf``), or None."""
+    plain = {known.replace("_", ""): known for known in NCCL_TESTS}
+    return plain.get(re.sub(r"[-_ ]", "", name.lower().removesuffix("_perf")))
+
+
+def kind_of(question: OneLine) -> Kind:
+    """What is asked: a collective, a training step, or answers where something that only generation has is given."""
+    if collective_named(question.subject):
+        return "collective"
+    answers = any(name in question.given for name in _ONLY_GENERATION) or question.framework in _SERVING
+    return "generation" if answers else "training"
+
+
+def without_effect(question: OneLine) -> tuple[str, ...]:
+    """A sentence for each option that changes nothing of what is asked."""
+    kind = kind_of(question)
+    idle = [name for name in question.given if name in _WITHOUT_EFFECT[kind]]
+    return tuple(f"{option(question, name)} changes nothing: {_NOUNS[kind]} has no such thing" for name in idle)
+
+
+def nccl_bytes(text: str) -> int:
+    """Bytes of a size as nccl-tests reads it: ``8``, ``64K``, ``8G`` are powers of 1024; ``64 MiB`` and ``1 GB`` too.
+
+    Source: parsesize of nccl-tests src/common.cu, v2.19.6. Raises UnitError.
+    """
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([kKmMgGtT]?)\s*", text, re.ASCII)
+    return parse_bytes(f"{match[1]} {match[2].upper()}{'iB' if match[2] else 'B'}" if match else text)
+
+
+_SUFFIX = {0: "", 10: "K", 20: "M", 30: "G", 40: "T"}
+
+
+def nccl_size(nbytes: int) -> str:
+    """A size as nccl-tests takes it: ``8``, ``64K``, ``8G``."""
+    power = next((p for p in (40, 30, 20, 10) if nbytes and nbytes % 2**p == 0), 0)
+    return f"{nbytes >> power}{_SUFFIX[power]}"
