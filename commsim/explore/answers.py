@@ -13,6 +13,7 @@ from commsim.document.types import Document
 from commsim.errors import CommsimError, ScenarioError
 from commsim.explore.state import Question, State
 from commsim.scenario.load import check_document, plain_yaml
+from commsim.scenario.question_command import command_of, question_of
 
 if TYPE_CHECKING:
     from commsim.scenario.predictors import Cache
@@ -73,10 +74,10 @@ def forms_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
     question: Question = "training" if state["tab"] in ("step", "plan") else "collective"
     document = state.document(question)
     text = plain_yaml(document)
-    if "'EOF'" in text or "\nEOF\n" in text:
-        raise ScenarioError("found a line EOF in the scenario, which ends it in a shell")
+    asked = question_of(document)
+    command = "commsim run question.yaml  # a file with what 'copy as YAML' gives\n"
     return {
         "yaml": text,
-        "command": f"cat > question.yaml <<'EOF'\n{text}EOF\ncommsim run question.yaml\n",
+        "command": f"{command_of(asked)}\n" if asked is not None else command,
         "python": state.python(question),
     }

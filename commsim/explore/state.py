@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pprint import pformat
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from commsim.document.types import KeyPath, show
 from commsim.errors import ScenarioError
+from commsim.scenario.collective import parse_size_list
 
 Question = Literal["collective", "training"]
 
@@ -76,6 +78,11 @@ def _placement(text: str) -> dict[str, Any]:
     return {"nodes": [_whole(part.strip()) for part in text.split(",")]}
 
 
+def _sizes(text: str) -> str | list[str]:
+    """A size, a range, or sizes with commas."""
+    return [part.strip() for part in text.split(",")] if "," in text else text
+
+
 @dataclass(frozen=True)
 class _Key:
     """Where a key's value stands in a scenario, and how it is read."""
@@ -101,7 +108,7 @@ _MACHINE = {
 }
 _COLLECTIVE = {
     "collective": _Key(("workload", 0, "collective")),
-    "sizes": _Key(("workload", 0, "sizes")),
+    "sizes": _Key(("workload", 0, "sizes"), _sizes),
     "dtype": _Key(("workload", 0, "dtype")),
     "algorithm": _Key(("workload", 0, "algorithm")),
     "ncclalgo": _Key(("library", "env", "NCCL_ALGO")),
@@ -258,11 +265,28 @@ def _written(name: str, value: Any) -> str | None:
         return ";".join(_fault_words(fault) for fault in value)
     if name == "placement":
         return str(value["by"]) if "by" in value else ", ".join(map(str, value.get("nodes", ())))
+    if name == "sizes":
+        return _size_words(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value)
+
+
+def _size_words(value: Any) -> str:
+    """A range where the sizes are one that multiplies, else all of them."""
+    sizes = parse_size_list(value)
+    factor = sizes[1] // sizes[0] if len(sizes) > 2 and sizes[0] else 0
+    if factor > 1 and all(b == a * factor for a, b in pairwise(sizes)):
+        return f"{_exact(sizes[0])} .. {_exact(sizes[-1])} x{factor}"
+    return ", ".join(map(_exact, sizes))
+
+
+def _exact(nbytes: int) -> str:
+    """A size in the largest unit of which it is a whole number."""
+    units = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
+    return next((f"{nbytes >> k} {unit}" for k, unit in units if nbytes and nbytes % (1 << k) == 0), f"{nbytes} B")
 
 
 def _fault_words(fault: Mapping[str, Any]) -> str:

@@ -1,0 +1,97 @@
+// The page: tabs over one panel. Whatever changes the state asks for the open tab again; the newest answer is shown.
+
+import {ask, options} from "./ask.js";
+import {controls} from "./controls.js";
+import {curve} from "./curve.js";
+import {faults} from "./faults.js";
+import {make} from "./make.js";
+import * as state from "./state.js";
+
+const TABS = [curve];
+const place = (id) => document.getElementById(id);
+let open = null, parts = null;
+
+function tabOf() { return TABS.find((tab) => tab.id === state.get("tab")) || TABS[0]; }
+
+function say(text) {
+  place("said").textContent = text;
+  setTimeout(() => { if (place("said").textContent === text) place("said").textContent = ""; }, 2500);
+}
+
+function showError(text) {
+  place("error").hidden = !text;
+  place("error").textContent = text || "";
+  place("panel").classList.toggle("stale", Boolean(text));
+}
+
+async function refresh() {
+  const tab = tabOf();
+  if (tab !== open) {
+    place("body").replaceChildren();
+    showError("");
+    place("warnings").replaceChildren();
+    open = tab;
+    parts = tab.build(place("body"), {say, showError, refresh});
+  }
+  for (const button of place("tabs").children) {
+    const chosen = button.id === `tab-${tab.id}`;
+    button.setAttribute("aria-selected", chosen);
+    button.tabIndex = chosen ? 0 : -1;
+  }
+  place("panel").setAttribute("aria-labelledby", `tab-${tab.id}`);
+  if (!tab.question) { tab.show(parts, null, context()); return; }
+  place("panel").classList.add("asking");
+  const answer = await ask("panel", tab.question, state.all());
+  if (answer === null || open !== tab) return;
+  place("panel").classList.remove("asking");
+  showError(answer.error);
+  if (answer.error) { document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`; return; }
+  place("warnings").replaceChildren(...(answer.warnings || []).map((text) => make("p", {}, `Warning: ${text}`)));
+  tab.show(parts, answer, context());
+  document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`;
+}
+
+function context() { return {collective: state.get("collective"), say, showError, refresh}; }
+
+function tabs() {
+  for (const tab of TABS) {
+    place("tabs").append(make("button", {type: "button", role: "tab", id: `tab-${tab.id}`, "aria-controls": "panel",
+      onclick: () => state.set({tab: tab.id === "curve" ? "" : tab.id})}, tab.title));
+  }
+  place("tabs").addEventListener("keydown", (event) => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!step) return;
+    const all = [...place("tabs").children], at = all.indexOf(document.activeElement);
+    const next = all[(at + step + all.length) % all.length];
+    next.focus();
+    next.click();
+    event.preventDefault();
+  });
+}
+
+async function copy(form) {
+  const answer = await ask("forms", "forms", state.all());
+  if (!answer) return;
+  if (answer.error) { showError(answer.error); return; }
+  place("panel").dataset.copied = answer[form];
+  try {
+    await navigator.clipboard.writeText(answer[form]);
+    say(`copied as ${form}`);
+  } catch (refused) {
+    place("warnings").replaceChildren(make("pre", {tabindex: "0", "aria-label": "To copy"}, answer[form]));
+    say("the browser does not let pages copy: it stands above the answer");
+  }
+}
+
+async function main() {
+  const known = await options();
+  state.begin(known.defaults, known.start);
+  tabs();
+  controls(place("controls"), known);
+  faults(place("faults"));
+  document.querySelectorAll("[data-form]").forEach((button) => button.addEventListener("click", () => copy(button.dataset.form)));
+  state.onChange(refresh);
+  await refresh();
+}
+
+main();
