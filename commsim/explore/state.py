@@ -137,6 +137,9 @@ _OF: dict[Question, dict[str, _Key]] = {
     "collective": _MACHINE | _COLLECTIVE,
     "training": {k: v for k, v in _MACHINE.items() if k != "placement"} | _TRAINING,
 }
+_NOT_ASKED = ("name", "report")
+"""What a scenario says that is not about the answer: the page names it by what it asks."""
+
 VIEW = ("tab", "size", "node", "schedule", "ranks", "step", "best")
 """Keys of the page alone, which no scenario has: the tab, the size of the heat, the node and the schedule shown."""
 
@@ -184,7 +187,7 @@ class State:
                 values[name] = text
             elif name in DEFAULTS and name not in ("library",):
                 values[name] = ""  # the page's default is not the scenario's
-        rest = _without_empty(rest)
+        rest = _without_empty({k: v for k, v in rest.items() if k not in _NOT_ASKED})
         if rest:
             values["more"] = json.dumps(rest, separators=(",", ":"))
         return cls.of(values)
@@ -198,7 +201,7 @@ class State:
 
     def document(self, question: Question) -> dict[str, Any]:
         """The scenario as plain values; ScenarioError for words that cannot be read."""
-        made: dict[str, Any] = {"name": "", "topology": {}, "library": {}, "workload": [{}]}
+        made: dict[str, Any] = {"name": self._title(question), "topology": {}, "library": {}, "workload": [{}]}
         for name, key in _OF[question].items():
             if text := self[name]:
                 if name == "on" and self["path"]:
@@ -209,7 +212,6 @@ class State:
                     continue
                 _put(made, key.path, key.read(text))
         _merge(made, self._more(question))
-        made["name"] = made["name"] or self._title(question)
         return made if made["library"] else {k: v for k, v in made.items() if k != "library"}
 
     def _more(self, question: Question) -> dict[str, Any]:

@@ -32,7 +32,7 @@ function groups(o) {
       {key: "registered", label: "Registered buffers", options: [["", "none"], ["buffer", "buffer (-R 1)"], ["window", "window (-R 2)"]], when: nccl},
     ]},
     {legend: "Collective", tabs: COLLECTIVE, controls: [
-      {key: "collective", label: "Collective", options: o.collectives.map((c) => [c, c])},
+      {key: "collective", label: "Collective", options: o.collectives.map((c) => [c, c]), also: {schedule: "", algorithm: ""}},
       {key: "sizes", label: "Sizes", text: "8 B .. 8 GiB x2"},
       {key: "dtype", label: "Type", options: ["", "float32", "bfloat16", "float16", "float8_e4m3", "int8", "float64"].map((t) => [t, t || "float32 (taken)"])},
     ]},
@@ -85,7 +85,7 @@ function stepper(c, id) {
 
 function chooser(c, id) {
   const select = make("select", {id});
-  select.addEventListener("change", () => state.set({[c.key]: select.value}));
+  select.addEventListener("change", () => state.set({[c.key]: select.value, ...c.also}));
   const show = () => {
     const options = typeof c.options === "function" ? c.options() : c.options;
     const value = state.get(c.key), known = options.some(([v]) => v === value);

@@ -1,15 +1,17 @@
 // The page: tabs over one panel. Whatever changes the state asks for the open tab again; the newest answer is shown.
 
 import {ask, options} from "./ask.js";
+import {animation} from "./animation.js";
 import {controls} from "./controls.js";
 import {curve} from "./curve.js";
+import {machine} from "./machine.js";
 import {faults} from "./faults.js";
 import {make} from "./make.js";
 import * as state from "./state.js";
 
-const TABS = [curve];
+const TABS = [curve, machine, animation];
 const place = (id) => document.getElementById(id);
-let open = null, parts = null;
+let open = null, parts = null, known = null;
 
 function tabOf() { return TABS.find((tab) => tab.id === state.get("tab")) || TABS[0]; }
 
@@ -31,7 +33,7 @@ async function refresh() {
     showError("");
     place("warnings").replaceChildren();
     open = tab;
-    parts = tab.build(place("body"), {say, showError, refresh});
+    parts = tab.build(place("body"), {say, showError, refresh, options: known});
   }
   for (const button of place("tabs").children) {
     const chosen = button.id === `tab-${tab.id}`;
@@ -84,7 +86,7 @@ async function copy(form) {
 }
 
 async function main() {
-  const known = await options();
+  known = await options();
   state.begin(known.defaults, known.start);
   tabs();
   controls(place("controls"), known);
