@@ -14,8 +14,8 @@ from commsim.accuracy.whatif import Tried
 from commsim.planner.around import Neighbour, Sensitivity
 from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.results import columns, flat_rows
-from commsim.report.page import Code, Facts, Page, Section, Text, picture, table
-from commsim.report.plan_tables import counted, headline, money_facts, plot_choices, reasons, rows, ties
+from commsim.report.page import Code, Facts, Page, Section, Text, plot, table
+from commsim.report.plan_tables import choices_chart, counted, headline, money_facts, reasons, rows, ties
 from commsim.report.saved import Saved
 from commsim.report.sweep_plot import (
     FABRIC,
@@ -25,7 +25,7 @@ from commsim.report.sweep_plot import (
     figure_of,
     knee_lines,
     numeric_paths,
-    plot_sweep,
+    sweep_chart,
     unchanged_lines,
     unchanged_paths,
 )
@@ -188,7 +188,7 @@ class Planned(Answered):
             question="Which configuration trains this model fastest?",
             answer=self.answer,
             sections=(
-                Section("Choices", (picture(plot_choices(listed, self.name), "Time against memory."), every)),
+                Section("Choices", (plot(choices_chart(listed, self.name), "Time against memory."), every)),
                 Section("Where the time goes", (by_cause,)),
                 *([Section("Cost and failures of the best one", (Facts(money),))] if money else []),
                 Section("What binds the best one", tuple(Text(line) for line in self.reasons)),
@@ -251,7 +251,7 @@ class Swept(Answered):
         sections = []
         for path in numeric_paths(points):
             if curves(points, path, figure):
-                drawing = picture(plot_sweep(points, path, figure, self.name), f"{figure} along {path}.")
+                drawing = plot(sweep_chart(points, path, figure, self.name), f"{figure} along {path}.")
                 sections.append(Section(f"Along {path}", (drawing, *map(Text, knee_lines(points, path, figure)))))
         listed = list(flat_rows(points))
         names = [n for n in columns(points) if any(r.get(n) not in (None, "") for r in listed)]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from commsim.report import style
-from commsim.report.page import Part, Section, Text, picture, size_cell, table
+from commsim.report.chart import Axis, Chart, Span
+from commsim.report.chart_figure import draw
+from commsim.report.page import Part, Section, Text, plot, size_cell, table
 from commsim.report.tables import records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import format_bytes, format_time, microseconds
@@ -70,7 +71,7 @@ def _sections(item: TraceItem) -> list[Section]:
         (row.rank, *map(microseconds, (row.compute, row.communication, row.exposed, row.idle, row.end)))
         for row in item.ranks
     ]
-    drawing = picture(plot_ranks(item), "What every rank spends the time on.")
+    drawing = plot(ranks_chart(item), "What every rank spends the time on.")
     means = table(["part", "mean rank (us)", "share (%)", "what"], parts)
     times = [f"{name} (us)" for name in ("compute", "communication", "exposed", "idle", "end")]
     return [
@@ -81,27 +82,30 @@ def _sections(item: TraceItem) -> list[Section]:
     ]
 
 
-def plot_ranks(item: TraceItem | SavedTrace, provenance: str = "") -> Figure:
-    """Stacked bars over the time of the whole, one per rank."""
+def ranks_chart(item: TraceItem | SavedTrace) -> Chart:
+    """What every rank spends the time of the whole on, a bar per rank; of many ranks some."""
     count = len(item.ranks)
     shown = [item.ranks[i] for i in np.unique(np.linspace(0, count - 1, min(count, MOST_RANKS)).round().astype(int))]
-    scale, unit = (1.0, "s") if item.seconds >= 1 else (1e3, "ms") if item.seconds >= 1e-3 else (1e6, "us")
-    with style.drawing(10.0, 1.9 + 0.24 * len(shown), provenance) as (figure, axes):
-        left = np.zeros(len(shown))
-        for part, *_, words, colour in _PARTS:
-            width = np.array([getattr(row, part) for row in shown]) * scale
-            if width.any():
-                axes.barh(range(len(shown)), width, left=left, height=0.8, color=colour, label=words)
-            left += width
-        step = -(-len(shown) // 16)
-        axes.set_yticks(range(0, len(shown), step), [f"rank {row.rank}" for row in shown[::step]])
-        axes.invert_yaxis()
-        axes.set(xlim=(0, max(item.seconds * scale, 1e-9)), xlabel=f"time ({unit})")
-        more = f", {len(shown)} of {count} ranks" if len(shown) < count else ""
-        axes.set_title(f"{item.name}: {format_time(item.seconds)}{more}")
-        axes.grid(visible=False, axis="y")
-        figure.legend(loc="outside lower left", ncols=len(_PARTS), borderaxespad=0.4)
-    return figure
+    spans = []
+    for row, rank in enumerate(shown):
+        end = 0.0
+        for part, name, *_, colour in _PARTS:
+            begin, end = end, end + getattr(rank, part)
+            if end > begin:
+                spans.append(Span(row, begin, end, name, colour))
+    more = f", {len(shown)} of {count} ranks" if len(shown) < count else ""
+    return Chart(
+        f"{item.name}: {format_time(item.seconds)}{more}",
+        Axis("time", unit="s", low=0.0, high=max(item.seconds, 1e-12)),
+        rows=tuple(f"rank {rank.rank}" for rank in shown),
+        spans=tuple(spans),
+        key=tuple((words, colour) for *_, words, colour in _PARTS if any(s.colour == colour for s in spans)),
+    )
+
+
+def plot_ranks(item: TraceItem | SavedTrace, provenance: str = "") -> Figure:
+    """The figure of `ranks_chart`."""
+    return draw(ranks_chart(item), provenance=provenance, width=10.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
-"""An interactive picture as data: panels above one x axis, or spans in rows. `static/charts.js` draws it in a browser.
+"""A picture as data: panels above one x axis, or spans in rows.
 
-It knows no library: `static/charts.js` turns it into options of ECharts (docs/design.md), which a page holds inline.
+It knows no library. Two draw it: `static/charts.js` in a browser, with ECharts (docs/design.md), which a page holds
+inline, and `chart_figure.py` on paper, with matplotlib.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from typing import Any, Literal
 
 Scale = Literal["linear", "log", "category"]
 Unit = Literal["", "bytes", "s", "%"]
-Look = Literal["line", "dashed", "points", "bars"]
+Look = Literal["line", "dashed", "points", "bars", "steps"]
 
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = ("echarts.js", "charts.js")
 """What a page needs to draw charts, in this order."""
+
+BAND = "shaded: band of the prediction"
 
 
 @dataclass(frozen=True)
 class Axis:
     """What an axis shows: bytes with their binary units, seconds with theirs, or plain numbers.
 
-    `scale` is what it starts with; where `switch` is set, a button changes between logarithmic and linear.
+    `scale` is what it starts with; where `switch` is set, a button changes between logarithmic and linear. `base` is
+    that of logarithmic ticks: 2 for what doubles.
     """
 
     label: str
@@ -34,11 +38,16 @@ class Axis:
     categories: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
+    base: int = 10
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one thing; None in `y` is a gap. `low` and `high` shade a band; `notes` are added to the hover text."""
+    """Points of one thing; None in `y` is a gap. `low` and `high` shade a band; `notes` are added to the hover text.
+
+    `labels` stand beside the points. With `named` the name stands at the end of the line as well. ``steps``: a y holds
+    from its x to the next.
+    """
 
     name: str
     x: tuple[float | str, ...]
@@ -48,29 +57,55 @@ class Series:
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
     notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    named: bool = False
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on the x axis with its name: where NCCL changes algorithm or protocol, say."""
+    """A place on the x axis with its name: where NCCL changes algorithm or protocol, say.
+
+    With `to` it is a stretch, shaded in `colour`, from `x` to there.
+    """
 
     x: float | str
     text: str
+    to: float | None = None
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A stretch of the y axis behind the series, named in the key where it has a name."""
+
+    low: float
+    high: float
+    colour: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Series over one y axis; `height` is its share of the chart."""
+    """Series over one y axis; `height` is its share of the chart. `stacked`: bars stand on each other.
+
+    `band` names in the key what a series' `low` and `high` shade.
+    """
 
     y: Axis
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
     height: float = 1.0
+    shades: tuple[Shade, ...] = ()
+    stacked: bool = False
+    band: str = BAND
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in a row of a timeline (rows count from 0, the first above)."""
+    """A stretch of time in a row of a timeline (rows count from 0, the first above).
+
+    `low` and `high` are the part of the row that it fills, 0 at its lower edge.
+    """
 
     row: int
     start: float
@@ -78,13 +113,27 @@ class Span:
     text: str
     colour: str
     note: str = ""
+    low: float = 0.14
+    high: float = 0.86
+
+
+def apart(series: Series, wide: float, high: float) -> tuple[str, ...]:
+    """The labels of points, but for those that would lie over another; a label is so many units wide and high."""
+    shown: list[tuple[float, float]] = []
+    labels = []
+    for x, y, text in zip(series.x, series.y, series.labels, strict=True):
+        at = (float(x), float(y or 0.0))
+        free = all(abs(at[0] - a) > wide or abs(at[1] - b) > high for a, b in shown)
+        labels.append(text if free else "")
+        shown += [at] if free and text else []
+    return tuple(labels)
 
 
 @dataclass(frozen=True)
 class Chart:
     """Panels that share the x axis, its crosshair and its zoom; or, with `rows`, a timeline of `spans`.
 
-    `key` names the colours of spans.
+    `key` names the colours of spans; `note` stands below.
     """
 
     title: str
@@ -93,6 +142,7 @@ class Chart:
     rows: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
     key: tuple[tuple[str, str], ...] = ()
+    note: str = ""
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values, as `static/charts.js` reads them."""
@@ -100,4 +150,14 @@ class Chart:
 
     def to_json(self) -> str:
         """The chart as JSON that may stand in a script element: no ``<`` closes it."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+        plain = _rounded(self.to_dict())
+        return json.dumps(plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with seven digits, which is more than is shown, in half the letters."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value

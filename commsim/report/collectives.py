@@ -96,8 +96,9 @@ class CollectivesView(View[Item]):
     def draw(self, shown: Shown, answer: Item) -> dict[str, Figure]:
         from commsim.report.plots import plot_bandwidth
 
-        name, mine = shown.result.name, _of(answer, shown.comparisons)
-        figures = {"bandwidth": plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance)}
+        name, mine, ran = shown.result.name, _of(answer, shown.comparisons), answer.choices
+        figure = plot_bandwidth([answer.curve()], list(answer.measured), name, mine, shown.provenance, ran)
+        figures = {"bandwidth": figure}
         if any(row.candidates for row in answer.rows):
             from commsim.report.crossover import plot_crossover
 
@@ -186,18 +187,18 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
-    from commsim.report.page import Section, Text, picture, size_cell, table
-    from commsim.report.plots import plot_bandwidth
+    from commsim.report.page import Section, Text, plot, size_cell, table
+    from commsim.report.plots import bandwidth_chart
 
     mine = _of(item, comparisons)
     parts: list[Part] = []
     if item.rows:
-        figure = plot_bandwidth([item.curve()], list(item.measured), result.name, mine)
-        parts.append(picture(figure, f"Bus bandwidth of {item.collective} against message size."))
+        chart = bandwidth_chart([item.curve()], list(item.measured), result.name, mine, item.choices)
+        parts.append(plot(chart, f"Bus bandwidth and time of {item.collective} against message size."))
         if any(row.candidates for row in item.rows):
-            from commsim.report.crossover import crossover_lines, plot_crossover
+            from commsim.report.crossover import crossover_chart, crossover_lines
 
-            parts.append(picture(plot_crossover(item, result.name), "Time of every algorithm that can run."))
+            parts.append(plot(crossover_chart(item, result.name), "Time of every algorithm that can run."))
             parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
     columns = [
         "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",

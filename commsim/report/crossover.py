@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.report import style
+from commsim.report.chart import Axis, Chart, Mark, Panel, Series
+from commsim.report.chart_figure import draw
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -19,52 +22,48 @@ if TYPE_CHECKING:
 
     from commsim.scenario.item import Item, Row
 
-_DASHES = ("--", ":", "-.")  # of the algorithms that win nowhere and are shown all the same
+_MOST_OTHERS = 3  # of the algorithms that win nowhere
 _MOST_TIMES_SLOWER = 10.0
 
 MOST_LABELLED = 16
 """Sizes and numbers of ranks up to which each has a label on the axis of a map."""
 
 
-def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequence[str] = ()) -> Figure:
+def crossover_chart(item: Item, title: str, always: Sequence[str] = ()) -> Chart:
     """Time over that of the quickest algorithm, against message size; the winner of each stretch of sizes is named.
 
     `item` needs rows with `candidates` (``algorithm: auto``); a ValueError otherwise. Winners stand out; of the others
-    those in `always` are drawn as well, dashed, and the three that come closest on average, thin.
+    those in `always` are drawn as well, and the three that come closest on average, dashed.
     """
-    from commsim.report import style
-
     rows = [row for row in item.rows if row.candidates]
     if not rows:
         raise ValueError("found no row with candidates, expected the result of `algorithm: auto`")
-    sizes = np.array([row.size_bytes for row in rows], float)
+    sizes = tuple(float(row.size_bytes) for row in rows)
     ratios = _ratios(rows)
     winners = list(dict.fromkeys(row.algorithm for row in rows))
     wanted = [name for name in always if name in ratios and name not in winners]
     others = [name for name in ratios if name not in {*winners, *wanted}]
-    others.sort(key=lambda name: float(np.nanmean(np.log(ratios[name]))))
-    colours = [*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS]
-    with style.drawing(8.4, 4.6, provenance) as (figure, axes):
-        for i, name in enumerate(winners):
-            colour = colours[i % len(colours)]
-            axes.plot(sizes, ratios[name], marker="o", markersize=3.5, color=colour, label=name, zorder=3)
-        for i, name in enumerate(wanted, len(winners)):
-            look: dict[str, Any] = {"marker": "s", "markersize": 3, "linewidth": 1.3, "linestyle": (0, (4, 2))}
-            axes.plot(sizes, ratios[name], color=colours[i % len(colours)], label=name, zorder=2.5, **look)
-        for name, dashes in zip(others, _DASHES, strict=False):
-            axes.plot(sizes, ratios[name], color=style.MUTED, linewidth=0.9, linestyle=dashes, label=name, zorder=2)
-        axes.set(yscale="log", ylim=(0.93, _MOST_TIMES_SLOWER))
-        ticks = (1, 1.5, 2, 3, 5, 10)
-        axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
-        axes.minorticks_off()
-        style.size_axis(axes, sizes[0], sizes[-1])
-        half = (sizes[1] / sizes[0]) ** 0.5 if len(sizes) > 1 else 2**0.5  # as far as halfway to the next size
-        for name, first, last in _stretches(rows):
-            colour = colours[winners.index(name) % len(colours)]
-            axes.axvspan(first / half, last * half, color=colour, alpha=0.07, linewidth=0)
-        axes.set(ylabel="time over that of the quickest", xlabel="message size", title=title)
-        figure.legend(loc="outside lower center", ncols=4)
-    return figure
+    others = sorted(others, key=lambda name: float(np.nanmean(np.log(ratios[name]))))[:_MOST_OTHERS]
+    colours = style.algorithm_colours([*winners, *wanted, *others])
+    series = [
+        Series(
+            name,
+            sizes,
+            tuple(None if np.isnan(ratio) or ratio > _MOST_TIMES_SLOWER else ratio for ratio in ratios[name].tolist()),
+            colours[name],
+            "dashed" if name in others else "line",
+        )
+        for name in (*winners, *wanted, *others)
+    ]
+    half = (sizes[1] / sizes[0]) ** 0.5 if len(sizes) > 1 else 2**0.5  # as far as halfway to the next size
+    stretches = [Mark(first / half, name, last * half, colours[name]) for name, first, last in _stretches(rows)]
+    y = Axis("time over that of the quickest", "log", low=0.93, high=_MOST_TIMES_SLOWER, switch=True)
+    return Chart(title, Axis("message size", "log", "bytes"), (Panel(y, tuple(series), tuple(stretches), 1.2),))
+
+
+def plot_crossover(item: Item, title: str, provenance: str = "", always: Sequence[str] = ()) -> Figure:
+    """The figure of `crossover_chart`."""
+    return draw(crossover_chart(item, title, always), provenance=provenance)
 
 
 def crossover_lines(item: Item) -> list[str]:
@@ -131,8 +130,6 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    from commsim.report import style
-
     sizes = sorted({w.size_bytes for w in winners})
     ranks = sorted({w.ranks for w in winners})
     # Neighbours in the list are often neighbours on the map: by algorithm, then by protocol.
@@ -140,7 +137,7 @@ def plot_map(winners: Sequence[Winner], title: str, provenance: str = "", names_
     field = np.full((len(ranks), len(sizes)), np.nan)
     for w in winners:
         field[ranks.index(w.ranks), sizes.index(w.size_bytes)] = names.index(w.name)
-    palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(names))
+    palette = list(style.algorithm_colours(names).values())
     with style.drawing(9.0, 2.4 + 0.42 * max(4, min(len(ranks), 14)), provenance) as (figure, axes):
         edges = (np.arange(len(values) + 1) - 0.5 for values in (sizes, ranks))
         look: dict[str, Any] = {"cmap": ListedColormap(palette), "edgecolors": "white", "linewidth": 0.8}

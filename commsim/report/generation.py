@@ -10,13 +10,17 @@ from commsim.report.generation_plots import (
     MEANING,
     GenerationFigures,
     figures_of,
+    load_charts,
     plot_load,
     plot_queue,
     plot_token,
     plot_waits,
+    queue_chart,
+    token_chart,
+    waits_chart,
 )
 from commsim.report.generation_words import each_words, user_words
-from commsim.report.page import Code, Part, Section, Text, picture, table
+from commsim.report.page import Code, Part, Section, Text, plot, table
 from commsim.report.tables import aligned, csv_text, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, format_time
@@ -124,14 +128,14 @@ def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> 
             f"{before}What users wait for",
             (
                 table(["", "mean (ms)", "p50 (ms)", "p90 (ms)", "p99 (ms)", "max (ms)"], rows),
-                picture(plot_waits(figures), "Which share of requests waits how long; dotted: the median."),
-                picture(plot_queue(figures), "The queue over the run: means over equal spans of it."),
+                plot(waits_chart(figures), "Which share of requests waits how long."),
+                plot(queue_chart(figures), "The queue over the run: means over equal spans of it."),
             ),
         ),
         Section(
             f"{before}Where the time goes",
             (
-                picture(plot_token(figures), "Time of the mean engine by cause."),
+                plot(token_chart(figures), "Time of the mean engine by cause."),
                 table(["cause", "time of the mean engine (s)", "share (%)", "what"], causes),
             ),
         ),
@@ -143,8 +147,12 @@ def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> 
             for p in item.loads
         ]
         columns = ["clients", "time to first token (ms)", "time per output token (ms)", "tokens/s/user", "tokens/s/GPU"]
-        shown = picture(plot_load(figures), "What a user gets against what a GPU gives, at loads that double.")
-        made.insert(0, Section(f"{before}At other loads", (shown, table(columns, loads))))
+        front, waited = load_charts(figures)
+        shown = (
+            plot(front, "What a user gets against what a GPU gives, at loads that double."),
+            plot(waited, "What users wait for against the load."),
+        )
+        made.insert(0, Section(f"{before}At other loads", (*shown, table(columns, loads))))
     return made
 
 

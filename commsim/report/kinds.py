@@ -58,7 +58,8 @@ def _bandwidth(saved: Saved, selection: PictureChoice) -> Pictures:
         return
     items = [item for item in saved.items if item.rows]
     for suffix, item in selection.of(items):
-        yield suffix, plot_bandwidth([item.curve()], list(item.measured), saved.name, (), saved.provenance)
+        measured = list(item.measured)
+        yield suffix, plot_bandwidth([item.curve()], measured, saved.name, (), saved.provenance, item.choices)
 
 
 def _sweep_curves(saved: Saved) -> dict[str, list[Curve]]:
@@ -105,7 +106,8 @@ def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
         pairs = [compare(p, m) for m, p in zip(item.measured, item.at_measured, strict=True)]
         # Comparisons know their measured curve by identity.
         predicted = [item.curve()] if item.rows else list(item.at_measured)
-        yield suffix, plot_bandwidth(predicted, list(item.measured), saved.name, pairs, saved.provenance)
+        measured = list(item.measured)
+        yield suffix, plot_bandwidth(predicted, measured, saved.name, pairs, saved.provenance, item.choices)
 
 
 def _crossover(saved: Saved, selection: PictureChoice) -> Pictures:

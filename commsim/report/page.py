@@ -1,7 +1,8 @@
-"""A report as one HTML file: answer first, tables that sort, pictures inside, nothing loaded from anywhere.
+"""A report as one HTML file: answer first, tables that sort, charts and drawings, nothing loaded from anywhere.
 
-The page is data (titles, texts, tables, pictures); `html` writes it. Everything that comes from files is escaped; the
-page forbids itself any request, so it can be mailed and opened anywhere.
+The page is data (titles, texts, tables, charts, pictures); `html` writes it. Everything that comes from files is
+escaped; the page forbids itself any request, so it can be mailed and opened anywhere. Without scripts a chart is a
+still picture.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import commsim
+from commsim.report.chart import SCRIPTS, STATIC, Chart
 from commsim.units import GIGA, format_bytes
 
 if TYPE_CHECKING:
@@ -60,6 +62,16 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """A chart that answers to the reader, as JSON, the still picture of it for where scripts are off, and a caption."""
+
+    data: Any
+    still: Picture
+    caption: str
+    kind: ClassVar[str] = "plot"
+
+
+@dataclass(frozen=True)
 class Column:
     """A table's column; numbers stand to the right."""
 
@@ -85,7 +97,7 @@ class Table:
     kind: ClassVar[str] = "table"
 
 
-Part: TypeAlias = Text | Code | Facts | Picture | Table
+Part: TypeAlias = Text | Code | Facts | Picture | Plot | Table
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,12 @@ class Page:
 
 def html(page: Page) -> str:
     """The page as one self-contained HTML document; the same page is the same text."""
-    return _template().render(page=page, generator=f"commsim {commsim.__version__}")
+    from markupsafe import Markup
+
+    kinds = {part.kind for section in page.sections for part in section.parts}
+    wanted = [*(SCRIPTS if "plot" in kinds else ()), *(("drawings.js",) if "picture" in kinds else ())]
+    scripts = [Markup((STATIC / name).read_text(encoding="utf-8")) for name in wanted]
+    return _template().render(page=page, scripts=scripts, generator=f"commsim {commsim.__version__}")
 
 
 @lru_cache(maxsize=1)
@@ -119,6 +136,20 @@ def _template() -> Template:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+
+
+_MOST_SPANS = 2000
+"""Of a timeline on a page; one of more is a still picture, since a browser would be slow and the page long."""
+
+
+def plot(chart: Chart, caption: str) -> Plot | Picture:
+    """A chart for a page, with its still picture."""
+    from markupsafe import Markup
+
+    from commsim.report.chart_figure import draw
+
+    still = picture(draw(chart), caption)
+    return still if len(chart.spans) > _MOST_SPANS else Plot(Markup(chart.to_json()), still, caption)
 
 
 def picture(figure: Figure, caption: str) -> Picture:

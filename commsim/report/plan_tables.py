@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commsim.planner.around import Neighbour, Sensitivity
@@ -12,6 +13,8 @@ from commsim.planner.published import kind_of
 from commsim.planner.space import REASONS
 from commsim.planner.ties import above_published, favours, spread, tflops_per_gpu, tie_margin, tied
 from commsim.report import style
+from commsim.report.chart import Axis, Chart, Panel, Series, Shade, apart
+from commsim.report.chart_figure import draw
 from commsim.report.tables import aligned
 from commsim.units import GIB
 
@@ -239,32 +242,52 @@ def reasons(around: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list
     return lines
 
 
-def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str = "") -> Figure:
-    """Seconds per million tokens against memory of every choice, the Pareto front joined, the winner named.
+FRONT = "no other is quicker, leaner, smaller and cheaper"
+
+
+def choices_chart(listed: Sequence[dict[str, Any]], title: str) -> Chart:
+    """Seconds per million tokens against memory of every choice, as points; those of the Pareto front are named.
 
     ``listed`` are `rows`, best first, as plan.json holds them.
     """
+    clusters = list(dict.fromkeys(r["cluster"] for r in listed))
+    colours = style.colours(style.PREDICTED_COLOURS + style.MEASURED_COLOURS, len(clusters))
+    series = [
+        _places(cluster, [r for r in listed if r["cluster"] == cluster], colour)
+        for cluster, colour in zip(clusters, colours, strict=True)
+    ]
+    front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
+    costs, memory = [_cost(r) for r in listed], [float(r["memory_GiB"]) for r in listed]
+    low, high = min(costs), max(costs)
+    named = replace(_places(FRONT, front, style.INK), labels=tuple(map(_cut_words, front)))
+    clear = apart(named, 0.2 * (max(memory) - min(memory)), 0.05 * (high - low))
+    series.append(replace(named, labels=clear))
+    best, shades = listed[0], []
+    if margin := best.get("tie_margin"):  # none in files that were written before it was kept
+        y = _cost(best)
+        shades = [Shade(y, margin * y, "#EBEBEB", f"ties with the best: up to {100 * (margin - 1):.0f} % slower")]
+    room = 0.12 * (high - low or high)
+    y_axis = Axis("seconds per million tokens", low=max(0.0, low - room), high=high + room)
+    panel = Panel(y_axis, tuple(series), height=1.3, shades=tuple(shades))
+    return Chart(title, Axis("memory of the fullest GPU (GiB)"), (panel,))
 
-    def places(some: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
-        return [r["memory_GiB"] for r in some], [1e6 * float(r["step_s"]) / float(r["tokens"]) for r in some]
 
-    with style.drawing(8.4, 4.8, provenance) as (figure, axes):
-        clusters = list(dict.fromkeys(r["cluster"] for r in listed))
-        colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
-        for k, cluster in enumerate(clusters):
-            mine = [r for r in listed if r["cluster"] == cluster]
-            marker, colour = style.MEASURED_MARKERS[k % len(style.MEASURED_MARKERS)], colours[k % len(colours)]
-            axes.plot(*places(mine), linestyle="none", marker=marker, color=colour, label=cluster)
-        front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
-        label = "no other is quicker, leaner, smaller and cheaper"
-        axes.plot(*places(front), color=style.MUTED, linewidth=1.0, zorder=1, label=label)
-        best, ((x,), (y,)) = listed[0], places(listed[:1])
-        if margin := best.get("tie_margin"):  # none in files that were written before it was kept
-            label = f"ties with the best: up to {100 * (margin - 1):.0f} % slower"
-            axes.axhspan(y, margin * y, color=style.MUTED, alpha=0.15, linewidth=0, label=label, zorder=0)
-        name = f"tp {best['tp']}, pp {best['pp']}, dp {best['dp']}"
-        axes.annotate(name, (x, y), (0, -14), textcoords="offset points", ha="center", fontsize=8)
-        axes.margins(0.1, 0.18)
-        axes.set(xlabel="memory of the fullest GPU (GiB)", ylabel="seconds per million tokens", title=title)
-        figure.legend(loc="outside lower left", ncols=2)
-    return figure
+def _cost(row: dict[str, Any]) -> float:
+    """Seconds per million tokens."""
+    return 1e6 * float(row["step_s"]) / float(row["tokens"])
+
+
+def _cut_words(row: dict[str, Any]) -> str:
+    return f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}"
+
+
+def _places(name: str, some: Sequence[dict[str, Any]], colour: str) -> Series:
+    some = sorted(some, key=lambda r: float(r["memory_GiB"]))
+    notes = tuple(f"rank {r['rank']}: {_cut_words(r)}" if "rank" in r else _cut_words(r) for r in some)
+    x, y = tuple(float(r["memory_GiB"]) for r in some), tuple(map(_cost, some))
+    return Series(name, x, y, colour, "points", notes=notes)
+
+
+def plot_choices(listed: Sequence[dict[str, Any]], title: str, provenance: str = "") -> Figure:
+    """The figure of `choices_chart`."""
+    return draw(choices_chart(listed, title), provenance=provenance)

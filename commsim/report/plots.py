@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,17 +13,49 @@ import numpy as np
 from commsim.accuracy.compare import Comparison
 from commsim.measure.records import Curve, FloatArray
 from commsim.report import style
+from commsim.report.chart import Axis, Chart, Mark, Panel, Series, Shade
+from commsim.report.chart_figure import draw
 from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TWO_COLUMNS = 42  # characters of a name up to which two columns of the legend fit beside each other
-BAND = "shaded: band of the prediction"
 LIMIT = "no algorithm can be faster"
-_MOST_ABOVE = 3.0  # times the quickest curve that the limit may make the axis long
 _ERROR_LIMIT = 100.0  # percent: the axis never shows more; what lies beyond stands at the edge as a number
+_ERROR_SHADES = (Shade(-15, 15, "#F0F0F0"), Shade(-5, 5, "#DDDDDD"))
+
+
+def bandwidth_chart(
+    predicted: Sequence[Curve],
+    measured: Sequence[Curve],
+    title: str,
+    comparisons: Sequence[Comparison] = (),
+    choices: Mapping[int, str] | None = None,
+) -> Chart:
+    """Bus bandwidth and, below, time against message size; predictions as lines, measurements as markers.
+
+    A prediction's band (`low_s`, `high_s`) is shaded, its `lower_bound_s` is dashed. `choices`: by size what the
+    library runs; marks stand where it changes. With `comparisons`, whose curves are among those drawn, a third panel
+    shows the signed error of the time of every row over shades of 5 and 15 %.
+    """
+    curves = [*predicted, *measured]
+    if not any(len(curve) for curve in curves):
+        raise ValueError("found no curve with a row, expected at least one to draw")
+    colours = _colours(predicted, measured, comparisons)
+    choices = choices or {}
+    panels = [
+        Panel(
+            Axis("bus bandwidth (GB/s)", switch=True),
+            tuple(_curves(predicted, measured, colours, lambda c, t: gb_per_s(1) * c.size_bytes * c.factor() / t)),
+            tuple(_switches(choices)),
+        ),
+        Panel(Axis("time", "log", "s", switch=True), tuple(_curves(predicted, measured, colours, lambda c, t: t)),
+              tuple(Mark(mark.x, "") for mark in _switches(choices)), height=0.72),
+    ]  # fmt: skip
+    panels = [replace(p, series=tuple(_noted(s, choices) for s in p.series)) for p in panels[:1]] + panels[1:]
+    if comparisons:
+        panels.append(_errors(comparisons, measured, colours[1]))
+    return Chart(title, Axis("message size", "log", "bytes", switch=True), tuple(panels))
 
 
 def plot_bandwidth(
@@ -32,43 +64,22 @@ def plot_bandwidth(
     title: str,
     comparisons: Sequence[Comparison] = (),
     provenance: str = "",
+    choices: Mapping[int, str] | None = None,
 ) -> Figure:
-    """Bus bandwidth in GB/s against message size, predictions as lines and measurements as markers.
-
-    A prediction's band (`low_s`, `high_s`) is shaded, its `lower_bound_s` is a thin dashed line. Below, one error panel
-    shows the signed error of the time for every row of `comparisons`, with guides at 5 % and 15 %. Their curves are
-    among those drawn.
-    """
-    curves = [*predicted, *measured]
-    if not any(len(curve) for curve in curves):
-        raise ValueError("found no curve with a row, expected at least one to draw")
-    low = min(int(c.size_bytes[0]) for c in curves if len(c))
-    high = max(int(c.size_bytes[-1]) for c in curves if len(c))
-    colours = _colours(predicted, measured, comparisons)
-    entries = len(curves) + sum(
-        any(getattr(c, name) is not None for c in predicted) for name in ("lower_bound_s", "low_s")
-    )
-    columns = 2 if max(len(c.name) for c in curves) <= _TWO_COLUMNS and entries > 1 else 1
-    height = 4.3 + 0.2 * math.ceil(entries / columns) + (1.8 if comparisons else 0.0)
-    panels = {"nrows": 2, "sharex": True, "height_ratios": (2.3, 1.0)} if comparisons else {}
-    with style.drawing(8.4, height, provenance, **panels) as (figure, axes):
-        top, bottom = axes if comparisons else (axes, axes)
-        _bandwidth_panel(top, predicted, measured, colours)
-        if comparisons:
-            _error_panel(bottom, comparisons, measured, colours[1])
-        style.size_axis(bottom, low, high)
-        top.set_title(title)
-        bottom.set_xlabel("message size")
-        handles, labels = top.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower left", ncols=columns, columnspacing=2.5, borderaxespad=0.4)
-    return figure
+    """The figure of `bandwidth_chart`."""
+    return draw(bandwidth_chart(predicted, measured, title, comparisons, choices), provenance=provenance)
 
 
-def plot_comparisons(comparisons: Sequence[Comparison], title: str) -> Figure:
+def comparison_chart(comparisons: Sequence[Comparison], title: str) -> Chart:
     """The bandwidth of compared curves, each drawn once, with the errors below."""
     predicted = list({id(c.predicted): c.predicted for c in comparisons}.values())
     measured = list({id(c.measured): c.measured for c in comparisons}.values())
-    return plot_bandwidth(predicted, measured, title, comparisons)
+    return bandwidth_chart(predicted, measured, title, comparisons)
+
+
+def plot_comparisons(comparisons: Sequence[Comparison], title: str) -> Figure:
+    """The figure of `comparison_chart`."""
+    return draw(comparison_chart(comparisons, title))
 
 
 def _colours(
@@ -76,7 +87,7 @@ def _colours(
 ) -> tuple[list[str], list[str]]:
     """Colours of both lists; where each of several predictions has its own measurement, a pair shares one."""
     own = style.colours(style.MEASURED_COLOURS, len(measured))
-    lines = style.colours(style.PREDICTED_COLOURS, len(predicted))
+    lines = style.line_colours([curve.name for curve in predicted], style.PREDICTED_COLOURS)
     partner = {id(c.measured): id(c.predicted) for c in comparisons}
     partners = [partner[id(curve)] for curve in measured if id(curve) in partner]
     if len(predicted) < 2 or len(set(partners)) < len(measured):
@@ -85,76 +96,70 @@ def _colours(
     return lines, [lines[order.index(p)] for p in partners]
 
 
-def _bandwidth_panel(
-    axes: Axes, predicted: Sequence[Curve], measured: Sequence[Curve], colours: tuple[list[str], list[str]]
-) -> None:
-    top = max(float(np.max(gb_per_s(1) * c.busbw())) for c in (*predicted, *measured) if len(c))
-    ceiling = 1.12 * top
+def _curves(
+    predicted: Sequence[Curve],
+    measured: Sequence[Curve],
+    colours: tuple[list[str], list[str]],
+    shown: Callable[[Curve, FloatArray], FloatArray],
+) -> Iterator[Series]:
+    """Predictions with their bands, measurements, then the bound; `shown` makes of seconds what the panel shows."""
     for curve, colour in zip(predicted, colours[0], strict=True):
-        size, factor = curve.size_bytes, curve.factor()
+        band = []
         if curve.low_s is not None and curve.high_s is not None:
-            slow, fast = (gb_per_s(1) * size * factor / t for t in (curve.high_s, curve.low_s))
-            axes.fill_between(size, slow, fast, color=colour, alpha=0.16, linewidth=0, label=_once(axes, BAND))
-            ceiling = max(ceiling, min(1.35 * top, 1.03 * float(np.max(fast))))
-        speed, label = gb_per_s(1) * curve.busbw(), f"predicted: {curve.name}"
-        axes.plot(size, speed, color=colour, marker=".", markersize=5, label=label, zorder=3)
-    for i, (curve, colour) in enumerate(zip(measured, colours[1], strict=True)):
-        speed, label = gb_per_s(1) * curve.busbw(), f"measured: {curve.name}"
-        axes.plot(curve.size_bytes, speed, linestyle="none", label=label, zorder=4, **_marker(i, colour, 6.0))
-    for curve in (c for c in predicted if c.lower_bound_s is not None):
-        with np.errstate(divide="ignore"):
-            bound = gb_per_s(1) * curve.size_bytes * curve.factor() / cast("FloatArray", curve.lower_bound_s)
-        ceiling = max(ceiling, min(_MOST_ABOVE * top, 1.05 * float(np.max(bound))))
-        dashes: dict[str, Any] = {"color": style.BOUND, "linewidth": 1.1, "linestyle": (0, (5, 3))}
-        axes.plot(curve.size_bytes, bound, label=_once(axes, LIMIT), zorder=2, **dashes)
-    axes.set(ylim=(-0.015 * ceiling, ceiling), ylabel="bus bandwidth (GB/s)")
+            ends = [shown(curve, curve.low_s), shown(curve, curve.high_s)]
+            band = [tuple(f(*ends).tolist()) for f in (np.fmin, np.fmax)]
+        low, high = band or ((), ())
+        y = tuple(shown(curve, curve.time_s).tolist())
+        yield Series(f"predicted: {curve.name}", _sizes(curve), y, colour, low=low, high=high)
+    for curve, colour in zip(measured, colours[1], strict=True):
+        y = tuple(shown(curve, curve.time_s).tolist())
+        yield Series(f"measured: {curve.name}", _sizes(curve), y, colour, "points")
+    for curve in predicted:
+        if curve.lower_bound_s is not None:
+            with np.errstate(divide="ignore"):
+                bound = shown(curve, curve.lower_bound_s)
+            y = tuple(value if np.isfinite(value) and value > 0 else None for value in bound.tolist())
+            yield Series(LIMIT, _sizes(curve), y, style.BOUND, "dashed")
 
 
-def _once(axes: Axes, label: str) -> str:
-    """The label, or one that stays out of the legend where it is in it."""
-    return "_repeated" if label in axes.get_legend_handles_labels()[1] else label
+def _sizes(curve: Curve) -> tuple[float, ...]:
+    return tuple(float(size) for size in curve.size_bytes)
 
 
-def _marker(index: int, colour: str, size: float) -> dict[str, Any]:
-    """A hollow marker: what was measured."""
-    shape = style.MEASURED_MARKERS[index % len(style.MEASURED_MARKERS)]
-    hollow = {"markerfacecolor": "white", "markeredgewidth": size / 4}
-    return {"color": colour, "marker": shape, "markersize": size, **hollow}
+def _switches(choices: Mapping[int, str]) -> Iterator[Mark]:
+    """A mark for the first size and wherever what runs changes."""
+    last = ""
+    for size, name in sorted(choices.items()):
+        if name != last:
+            yield Mark(float(size), name)
+        last = name
 
 
-def _error_panel(
-    axes: Axes, comparisons: Sequence[Comparison], measured: Sequence[Curve], colours: Sequence[str]
-) -> None:
-    for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
-        axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
-    axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
+def _noted(series: Series, choices: Mapping[int, str]) -> Series:
+    notes = tuple(choices.get(int(x), "") for x in series.x)
+    return replace(series, notes=notes) if series.look == "line" and any(notes) else series
+
+
+def _errors(comparisons: Sequence[Comparison], measured: Sequence[Curve], colours: Sequence[str]) -> Panel:
     largest = max((float(np.max(np.abs(100 * c.error))) for c in comparisons if c.n), default=0.0)
     limit = min(_ERROR_LIMIT, max(25.0, 1.2 * largest))
     order = [id(curve) for curve in measured]
-    drawn: list[tuple[float, float]] = []
+    series = []
     for comparison in comparisons:
-        at = order.index(id(comparison.measured))
-        colour = colours[at]
         error = 100 * comparison.error
-        shown = np.clip(error, -0.94 * limit, 0.94 * limit)
-        drawn += zip(np.log(comparison.size_bytes).tolist(), shown.tolist(), strict=True)
-        axes.plot(comparison.size_bytes, shown, linewidth=1.0, zorder=3, **_marker(at, colour, 4.5))
-        for size, value, y in zip(comparison.size_bytes, error, shown, strict=True):
-            if abs(value) > limit:
-                place, inward = (float(size), float(y)), -9 if value > 0 else 9
-                look: dict[str, Any] = {"fontsize": 7, "ha": "center", "va": "center", "color": colour}
-                axes.annotate(f"{value:+.0f} %", place, (0, inward), textcoords="offset points", **look)
-    axes.set_ylim(-limit, limit)
-    ticks = (5, 15) if limit <= 30 else (15, 30) if limit <= 45 else (15, 50) if limit <= 95 else (15, 50, 100)
-    axes.set_yticks([-t for t in reversed(ticks)] + [0, *ticks])
-    axes.set_ylabel("error of time (%)")
-    middle = (min(drawn)[0] + max(drawn)[0]) / 2 if drawn else 0.0
-    for up, side in ((1, "slower"), (-1, "faster")):
-        # In the corner that the curves keep farther away from.
-        left, right = (max((up * y for x, y in drawn if (x > middle) == far), default=0.0) for far in (False, True))
-        x, align = (0.006, "left") if left <= right else (0.994, "right")
-        text: dict[str, Any] = {"fontsize": 7.5, "color": style.MUTED, "ha": align, "va": "top" if up > 0 else "bottom"}
-        axes.text(x, 0.5 + 0.47 * up, f"predicted {side} than measured", transform=axes.transAxes, **text)
+        beyond = tuple(f"{value:+.0f} %" if abs(value) > limit else "" for value in error.tolist())
+        series.append(
+            Series(
+                f"measured: {comparison.measured.name}",
+                tuple(float(size) for size in comparison.size_bytes),
+                tuple(np.clip(error, -0.94 * limit, 0.94 * limit).tolist()),
+                colours[order.index(id(comparison.measured))],
+                notes=tuple(text and f"beyond the axis: {text}" for text in beyond),
+                labels=beyond if any(beyond) else (),
+            )
+        )
+    label = "error of time (%)"
+    return Panel(Axis(label, low=-limit, high=limit), tuple(series), height=0.6, shades=_ERROR_SHADES)
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
@@ -210,7 +215,7 @@ def _logs(document: Mapping[str, Any], title: str) -> Figure:
     rows = [r for r in document["per_log"] if r.get("mape") is not None and r.get("healthy") != "no"]
     classes = list(dict.fromkeys(r["class"] for r in rows))
     collectives = sorted({r["collective"] for r in rows})
-    palette = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:5]), len(collectives))
+    palette = list(style.collective_colours(collectives).values())
     with style.drawing(8.6, 2.6 + 0.9 * len(classes)) as (figure, axes):
         for shade, guide in (("#F0F0F0", 15), ("#DDDDDD", 5)):
             axes.axvspan(0, guide, color=shade, linewidth=0, zorder=0.5)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commsim.report.page import Code, Part, Section, Text, picture, table
-from commsim.report.rl_plots import MEANING, plot_rl_step, plot_rollout
+from commsim.report.page import Code, Part, Section, Text, plot, table
+from commsim.report.rl_plots import MEANING, plot_rl_step, plot_rollout, rl_step_chart, rollout_chart
 from commsim.report.tables import aligned, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.scenario.rl_result import STAGES, RlItem
@@ -83,12 +83,12 @@ def _sections(item: RlItem, alone: bool) -> list[Section]:
     return [
         Section(
             f"{before}Where the time goes",
-            (picture(plot_rl_step(item), "Who works when over a step."), table(columns, phases)),
+            (plot(rl_step_chart(item), "Who works when over a step."), table(columns, phases)),
         ),
         Section(
             f"{before}The rollout",
             (
-                picture(plot_rollout(item), "How many answers are under way; shaded: the tail."),
+                plot(rollout_chart(item), "How many answers are under way; shaded: the tail."),
                 table(["cause", "share of the engines' time (%)"], [(n, 100 * s) for n, s in _busiest(item)]),
             ),
         ),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commsim.report import style
+from commsim.report.chart import Axis, Chart, Panel, Series
+from commsim.report.chart_figure import draw
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -74,34 +76,33 @@ def _curve(label: str, kind: str, line: dict[int, float], each: list[float]) -> 
     return Scaling(label, kind, tuple(ranks), tuple(line[n] for n in ranks), tuple(e / each[0] for e in each))
 
 
-def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
+def scaling_chart(curves: Sequence[Scaling], title: str) -> Chart:
     """Rate against ranks with the ideal dashed, and below it the efficiency in percent of the smallest machine."""
     shown, left = list(curves[:MOST_LINES]), len(curves) - MOST_LINES
     steps = shown[0].kind != "fixed size"
-    colours = style.colours((*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS), len(shown))
-    with style.drawing(8.6, 5.6, provenance, nrows=2, sharex=True, height_ratios=(1.6, 1.0)) as (figure, (top, bottom)):
-        for curve, colour in zip(shown, colours, strict=True):
-            look: dict[str, Any] = {"color": colour, "marker": "s" if curve.kind == "weak" else "o", "markersize": 4}
-            top.plot(curve.ranks, curve.rate, label=curve.label, **look)
-            bottom.plot(curve.ranks, [100 * e for e in curve.efficiency], **look)
-            if steps:
-                ideal = [curve.rate[0] / curve.ranks[0] * n for n in curve.ranks]
-                top.plot(curve.ranks, ideal, color=colour, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-        ranks = sorted({n for curve in shown for n in curve.ranks})
-        bottom.set_xscale("log", base=2)
-        bottom.set_xticks(ranks, [f"{n:,}" for n in ranks])
-        bottom.minorticks_off()
+    names = [curve.label for curve in shown]
+    colours = style.line_colours(names, style.PREDICTED_COLOURS + style.MEASURED_COLOURS)
+    rates, shares = [], []
+    for curve, colour in zip(shown, colours, strict=True):
+        x = tuple(map(float, curve.ranks))
+        rates.append(Series(curve.label, x, curve.rate, colour, named=not steps and len(shown) > 1))
+        shares.append(Series(curve.label, x, tuple(100 * e for e in curve.efficiency), colour))
         if steps:
-            top.set_yscale("log")
-        else:
-            top.set_ylim(bottom=0)
-        bottom.set_ylim(0, max(105.0, 105 * max(e for curve in shown for e in curve.efficiency)))
-        bottom.axhline(100, color=style.MUTED, linewidth=0.8, zorder=0.5)
-        top.set_ylabel("tokens/s (dashed: ideal)" if steps else "bus bandwidth (GB/s)")
-        bottom.set(ylabel="of the smallest (%)", xlabel="GPUs" if steps else "ranks")
-        top.set_title(title)
-        if left > 0:
-            note: dict[str, Any] = {"ha": "right", "fontsize": 7.5, "color": style.MUTED}
-            bottom.text(0.99, 0.04, f"{left} more curves are not drawn", transform=bottom.transAxes, **note)
-        figure.legend(loc="outside lower left", ncols=2)
-    return figure
+            ideal = tuple(curve.rate[0] / curve.ranks[0] * n for n in curve.ranks)
+            rates.append(Series("ideal", x, ideal, style.BOUND, "dashed"))
+    rate = Axis("tokens/s" if steps else "bus bandwidth (GB/s)", "log" if steps else "linear", switch=True)
+    most = max(105.0, 105 * max(e for curve in shown for e in curve.efficiency))
+    return Chart(
+        title,
+        Axis("GPUs" if steps else "ranks", "log", base=2),
+        (
+            Panel(rate, tuple(rates)),
+            Panel(Axis("of the smallest (%)", low=0.0, high=most), tuple(shares), height=0.6),
+        ),
+        note=f"{left} more curves are not drawn" if left > 0 else "",
+    )
+
+
+def plot_scaling(curves: Sequence[Scaling], title: str, provenance: str = "") -> Figure:
+    """The figure of `scaling_chart`."""
+    return draw(scaling_chart(curves, title), provenance=provenance)

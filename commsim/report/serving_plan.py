@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from commsim.planner.serving import ServingAnswer, ServingChoice
 from commsim.planner.serving_question import ServingSpec
 from commsim.report import style
 from commsim.report.answers import Answered
+from commsim.report.chart import Axis, Chart, Mark, Panel, Series
+from commsim.report.chart_figure import draw
 from commsim.report.generation_words import each_words, user_words
-from commsim.report.page import Code, Page, Section, Text, picture, table
+from commsim.report.page import Code, Page, Section, Text, plot, table
 from commsim.report.tables import aligned
 from commsim.units import format_time
 
@@ -150,9 +152,7 @@ class ServingPlan(Answered):
             question="How should this model be served?",
             answer=self.answer,
             sections=(
-                Section(
-                    "Users against GPUs", (picture(plot_front(self), "Tokens/s of a GPU against those of a user."),)
-                ),
+                Section("Users against GPUs", (plot(front_chart(self), "Tokens/s of a GPU against those of a user."),)),
                 Section("All choices", (table([name.replace("_", " ") for name in heads], shown),)),
                 Section("What was looked at", (Code("\n".join(self.counted())),)),
                 *([Section("The best one as a scenario", (Code(self.scenario),))] if self.best.meets else []),
@@ -168,36 +168,33 @@ def mesh_words(choice: ServingChoice) -> str:
     return ", ".join([f"tp {mesh.tp}", *others])
 
 
-def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
+BEST_OF_ALL = "the best of all"
+
+
+def front_chart(plan: ServingPlan) -> Chart:
     """Tokens a second of a GPU against those of a user: of every cut a line over its loads, the front of all marked."""
     by_cut: dict[str, list[ServingChoice]] = {}
     for choice in plan.found.choices:
         by_cut.setdefault(plan.title(choice), []).append(choice)
     shown = [plan.title(choice) for choice in plan.listed][:MOST_FRONTS]
-    with style.drawing(9.6, 5.0, provenance) as (figure, axes):
-        for title, choices in by_cut.items():
-            if title not in shown:
-                axes.plot(*_points(choices), color=style.GRID, linewidth=1.0, zorder=1)
-        colours = style.colours(style.PREDICTED_COLOURS + style.MEASURED_COLOURS, len(shown))
-        for title, colour in zip(shown, colours, strict=True):
-            axes.plot(*_points(by_cut[title]), marker="o", markersize=4, linewidth=1.2, color=colour, label=title)
-        of_all = _points(plan.found.front, by_load=False)
-        axes.plot(*of_all, color=style.INK, linewidth=2.4, alpha=0.35, zorder=1, label="the best of all")
-        if plan.spec.most_tpot is not None:
-            axes.axvline(1 / plan.spec.most_tpot, color=style.BOUND, linestyle=":", label="what users accept")
-        best = plan.best
-        at = [best.tokens_per_s_per_user], [best.tokens_per_s_per_gpu]
-        chosen = f"chosen: {best.batch} at once"
-        axes.plot(*at, marker="*", markersize=16, linestyle="none", color=style.INK, label=chosen)
-        axes.set_title(plan.name)
-        axes.set_xlabel("tokens/s of a user")
-        axes.set_ylabel("tokens/s of a GPU")
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        figure.legend(loc="outside right upper")
-    return figure
+    colours = style.line_colours(shown, style.PREDICTED_COLOURS + style.MEASURED_COLOURS)
+    series = [
+        _line(title, sorted(by_cut[title], key=lambda c: c.batch), colour)
+        for title, colour in zip(shown, colours, strict=True)
+    ]
+    front = replace(_line(BEST_OF_ALL, plan.found.front, style.INK), look="points")
+    best = _line("chosen", [plan.best], style.MEASURED_COLOURS[0])
+    series += [front, replace(best, look="points", labels=(f"chosen: {plan.best.batch} at once",))]
+    accepted = [] if plan.spec.most_tpot is None else [Mark(1 / plan.spec.most_tpot, "what users accept")]
+    panel = Panel(Axis("tokens/s of a GPU", switch=True), tuple(series), tuple(accepted), height=1.4)
+    return Chart(plan.name, Axis("tokens/s of a user", low=0.0, switch=True), (panel,))
 
 
-def _points(choices: Sequence[ServingChoice], *, by_load: bool = True) -> tuple[list[float], list[float]]:
-    ordered = sorted(choices, key=lambda c: c.batch) if by_load else choices
-    return [c.tokens_per_s_per_user for c in ordered], [c.tokens_per_s_per_gpu for c in ordered]
+def _line(title: str, choices: Sequence[ServingChoice], colour: str) -> Series:
+    x, y = ([getattr(c, f"tokens_per_s_per_{who}") for c in choices] for who in ("user", "gpu"))
+    return Series(title, tuple(x), tuple(y), colour, notes=tuple(f"{c.batch} at once" for c in choices))
+
+
+def plot_front(plan: ServingPlan, provenance: str = "") -> Figure:
+    """The figure of `front_chart`."""
+    return draw(front_chart(plan), provenance=provenance, width=9.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,44 @@ INK = "#222222"
 MUTED = "#6B6B6B"
 GRID = "#E3E3E3"
 BOUND = "#8A8A8A"
+
+# The same thing has the same colour in every picture. What is computed is blue and green, what is sent warm.
+COMPUTE, BACKWARD, OPTIMIZER, WAITING, HOST = "#0072B2", "#009E73", "#56B4E9", "#BBBBBB", "#555555"
+TP, CP, EP, DP, PP = "#D55E00", "#E69F00", "#8C510A", "#CC79A7", "#882255"
+
+CAUSES = {
+    "compute": COMPUTE, "tp": TP, "cp": CP, "ep": EP, "dp": DP, "offload": "#000000", "pp": PP, "bubble": WAITING,
+    "optimizer": OPTIMIZER, "constant": "#F0E442",
+}  # fmt: skip
+"""Of the time of a training step."""
+
+PASSES = {
+    "F": COMPUTE, "B": BACKWARD, "I": BACKWARD, "W": "#8FD3B8", "optimizer": OPTIMIZER, "reduce": DP,
+    "gather": "#E8BFD6", "send": PP,
+}  # fmt: skip
+"""Of a pipeline: forward, backward (of inputs, of weights), and what is sent, as the axis that sends it."""
+
+ENGINE = {
+    "products": COMPUTE, "attention": OPTIMIZER, "experts": BACKWARD, "collectives": TP, "dispatch": EP,
+    "elementwise": "#999933", "sampling": "#F0E442", "host": HOST, "idle": "#DDDDDD",
+}  # fmt: skip
+"""Of the time of an engine that generates."""
+
+STAGES = {
+    "rollout": BACKWARD, "scoring": OPTIMIZER, "update": COMPUTE, "sync": TP, "transfer": CP, "control": WAITING,
+}  # fmt: skip
+"""Of a step of reinforcement learning."""
+
+_ALGORITHMS = {
+    "ring": "#0072B2", "tree": "#D55E00", "nvls": "#009E73", "nvls_tree": "#CC79A7", "pat": "#E69F00",
+    "collnet_direct": "#56B4E9", "collnet_chain": "#8C510A", "recursive": "#882255", "direct": "#999933",
+    "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733", "gloo": "#555555",
+}  # fmt: skip
+_COLLECTIVES = {
+    "all_reduce": "#0072B2", "all_gather": "#009E73", "reduce_scatter": "#CC79A7", "broadcast": "#E69F00",
+    "reduce": "#8C510A", "all_to_all": "#D55E00", "send_recv": "#56B4E9", "gather": "#999933", "scatter": "#882255",
+}  # fmt: skip
+_PROTOCOLS = {"LL": 0.55, "LL128": 0.28}  # how much paler than Simple
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -122,3 +161,77 @@ def colours(palette: Sequence[str], count: int) -> list[str]:
         red, green, blue = (c + (end - c) * abs(shade) for c in to_rgb(palette[place]))
         shades.append(to_hex((red, green, blue)))
     return shades
+
+
+def algorithm_colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each ``ring`` or ``ring/LL``: one for an algorithm in every picture, paler for LL and LL128.
+
+    Algorithms without a colour of their own take those that are left.
+    """
+    plain = list(dict.fromkeys(name.split("/")[0] for name in names))
+    own = _own(plain, _ALGORITHMS)
+    return {name: _paler(own[name.split("/")[0]], _PROTOCOLS.get(name.partition("/")[2], 0.0)) for name in names}
+
+
+def collective_colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each collective, the same in every picture."""
+    return _own(names, _COLLECTIVES)
+
+
+def _own(names: Sequence[str], table: dict[str, str]) -> dict[str, str]:
+    rest = [colour for name, colour in table.items() if name not in names]
+    others = iter(colours(rest or list(table.values()), len(names)))
+    return {name: table[name] if name in table else next(others) for name in names}
+
+
+def _paler(colour: str, share: float) -> str:
+    from matplotlib.colors import to_hex, to_rgb
+
+    red, green, blue = (c + (1 - c) * share for c in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def sequence(count: int) -> list[str]:
+    """Colours of ordered values, from dark to light: viridis (Smith & van der Walt 2015) without its pale end."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.85 * i / max(1, count - 1))) for i in range(count)]
+
+
+_NUMBER = re.compile(r"[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)?")
+
+
+def ordered(names: Sequence[str]) -> list[int] | None:
+    """The place of each name by its number, where the names are alike but for one; None of other names."""
+    from commsim.units import parse_bandwidth, parse_bytes, parse_time
+
+    if len(names) < 2 or len({_NUMBER.sub("#", name) for name in names}) > 1:
+        return None
+    rows = list(zip(*(_NUMBER.findall(name) for name in names), strict=True))
+    changing = [row for row in rows if len(set(row)) > 1]
+    if len(changing) != 1:
+        return None
+    values = []
+    for text in changing[0]:
+        bare = text.replace(",", "")
+        parse = parse_bandwidth if bare.endswith("/s") else parse_bytes if bare.endswith("B") else parse_time
+        values.append(float(bare) if bare[-1].isdigit() else float(parse(bare)))
+    return [sorted(values).index(value) for value in values]
+
+
+def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
+    """Colours of lines: a sequence where their names are ordered values, those of the palette otherwise."""
+    places = ordered(names)
+    if places is None or len(names) < 3:
+        return colours(palette, len(names))
+    shades = sequence(len(names))
+    return [shades[place] for place in places]
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever can be read on a colour (relative luminance of WCAG 2)."""
+    from matplotlib.colors import to_rgb
+
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return "#000000" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.2 else "#FFFFFF"

@@ -18,7 +18,9 @@ from commsim.document.types import shorten
 from commsim.errors import CommsimError, UnitError
 from commsim.planner.results import flat_rows
 from commsim.report import style
-from commsim.units import format_bytes, parse_bandwidth, parse_bytes, parse_time
+from commsim.report.chart import Axis, Chart, Panel, Series, Unit
+from commsim.report.chart_figure import draw
+from commsim.units import GIGA, format_bytes, parse_bandwidth, parse_bytes, parse_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,8 +164,8 @@ def settings(values: dict[str, Any]) -> str:
     return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items())
 
 
-def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Figure:
-    """The curves along a path with their knees."""
+def sweep_chart(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Chart:
+    """The curves along a path with their knees; a CommsimError where there is none."""
     drawn = curves(points, path, figure)
     if not drawn:
         raise CommsimError(f"found no two values of {path} with a {figure}, expected some to draw a curve through")
@@ -171,38 +173,46 @@ def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: 
     # What spreads widest is drawn: the rest would hide it.
     drawn.sort(key=lambda c: max(c.y) / max(min(c.y), 1e-30), reverse=True)
     shown, left = drawn[:MOST_CURVES], len(drawn) - MOST_CURVES
-    with style.drawing(8.4, 4.6) as (made, axes):
-        colours = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS)
-        for i, curve in enumerate(shown):
-            colour, dashes = colours[i % len(colours)], ("-", "--", ":")[i // len(colours) % 3]
-            axes.plot(curve.x, curve.y, color=colour, linestyle=dashes, marker=".", label=curve.label)
-            if _flat(curve):
-                continue
-            bend = knee(curve, more)
-            ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
-            axes.plot([bend.x], [bend.y], color=colour, **ring)
-        values = sorted({x for c in shown for x in c.x})
-        if values[0] > 0 and values[-1] / values[0] >= 8:
-            axes.set_xscale("log", base=2)
-            axes.minorticks_off()
-        names = {x: name for c in shown for x, name in zip(c.x, c.names, strict=True)}
-        ticks = values[:: max(1, math.ceil(len(values) / 10))]
-        axes.set_xticks(ticks, [names[x] for x in ticks])
-        low, high = min(min(c.y) for c in shown), max(max(c.y) for c in shown)
-        if low > 0 and high / low >= 30:
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-        axes.set(xlabel=path, ylabel=label, title=title)
-        note = f"circle: from or up to here within {100 * SHARE:.0f} % of the curve's best"
-        if all(map(_flat, drawn)):
-            note = f"{path} changes nothing"
-        if left > 0:
-            note += f"; {left} flatter curves are not drawn"
-        # A label of the figure, so that the layout leaves it room: plain text ran over the name of the path.
-        made.supxlabel(note, x=0.992, ha="right", fontsize=7.5, color=style.MUTED)
-        made.legend(loc="outside right upper", fontsize=8, handlelength=3.2)
-    return made
+    names = [curve.label for curve in shown]
+    colours, named = style.line_colours(names, style.PREDICTED_COLOURS + style.MEASURED_COLOURS), len(names) > 1
+    unit, scale, words = _unit_of(shown[0])
+    lines = [Series(c.label, tuple(scale * x for x in c.x), c.y, colour, named=named)
+             for c, colour in zip(shown, colours, strict=True)]  # fmt: skip
+    bends = [knee(c, more) for c in shown if not _flat(c)]
+    if bends:
+        bends.sort(key=lambda bend: bend.x)
+        knees = Series(KNEE, tuple(scale * b.x for b in bends), tuple(b.y for b in bends), style.INK, "points")
+        lines.append(knees)
+    values = sorted({x for c in shown for x in c.x})
+    low, high = min(min(c.y) for c in shown), max(max(c.y) for c in shown)
+    wide = low > 0 and high / low >= 30
+    doubles = values[0] > 0 and values[-1] / values[0] >= 8
+    notes = [f"{path} changes nothing"] if all(map(_flat, drawn)) else []
+    notes += [f"{left} flatter curves are not drawn"] if left > 0 else []
+    return Chart(
+        title,
+        Axis(path + words, "log" if doubles else "linear", unit, base=2),
+        (Panel(Axis(label, "log" if wide else "linear", switch=low > 0), tuple(lines), height=1.2),),
+        note="; ".join(notes),
+    )
+
+
+KNEE = f"from or up to here within {100 * SHARE:.0f} % of the curve's best"
+
+
+def _unit_of(curve: SweepCurve) -> tuple[Unit, float, str]:
+    """How the values of a path are shown, as they were written: the unit of their axis, a factor, and words."""
+    text = curve.names[0] if curve.names else ""
+    if text.endswith("/s"):
+        return ("", 8 / GIGA, " (Gb/s)") if text.endswith("b/s") else ("", 1 / GIGA, " (GB/s)")
+    if text.endswith("B"):
+        return "bytes", 1.0, ""
+    return ("s" if text.endswith("s") else ""), 1.0, ""
+
+
+def plot_sweep(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Figure:
+    """The figure of `sweep_chart`."""
+    return draw(sweep_chart(points, path, figure, title))
 
 
 def _flat(curve: SweepCurve) -> bool:

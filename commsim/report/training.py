@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from commsim.engine.timeline import Timeline
-from commsim.report.page import Code, Part, Section, Text, picture, table
+from commsim.report.page import Code, Part, Section, Text, plot, table
 from commsim.report.saved import csv_rows
-from commsim.report.steps import StepFigures, figures_of, gantt_lines, plot_breakdown, plot_memory, plot_pipeline
+from commsim.report.steps import (
+    StepFigures,
+    breakdown_chart,
+    figures_of,
+    gantt_lines,
+    memory_chart,
+    pipeline_chart,
+    plot_memory,
+    plot_pipeline,
+)
 from commsim.report.tables import csv_text, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
@@ -173,15 +182,15 @@ def _sections(item: TrainingItem, alone: bool) -> list[Section]:
         Section(
             f"{before}Where the time goes",
             (
-                picture(plot_breakdown([(item.schedule, item.causes)], item.name), "Time of the mean stage by cause."),
-                picture(plot_pipeline(figures), "What every stage does over the step."),
+                plot(breakdown_chart([(item.schedule, item.causes)], item.name), "Time of the mean stage by cause."),
+                plot(pipeline_chart(figures), "What every stage does over the step."),
                 table(["cause", "time of the mean stage (s)", "share (%)", "what"], causes),
             ),
         ),
         Section(
             f"{before}Memory of one GPU, in GiB",
             (
-                picture(plot_memory(figures), "What fills one GPU of every stage."),
+                plot(memory_chart(figures), "What fills one GPU of every stage."),
                 table(["stage", "peak", *names], memory),
                 *advice,
             ),

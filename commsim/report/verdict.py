@@ -14,7 +14,7 @@ from commsim.accuracy.healthy import RARE
 from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried, named
-from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, picture, size_cell, table
+from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, plot, size_cell, table
 from commsim.report.tables import csv_text, format_time_us
 from commsim.units import GIGA, microseconds
 
@@ -202,12 +202,12 @@ def compare_page(results: Sequence[Judged], title: str, said: Sequence[str] = ()
 
 
 def _picture(comparisons: Sequence[Comparison], collective: str) -> Section:
-    from commsim.report.plots import plot_comparisons
+    from commsim.report.plots import comparison_chart
 
     mine = [c for c in comparisons if c.measured.collective == collective]
-    figure = plot_comparisons(mine, f"{collective}, measured and predicted")
-    caption = "Bus bandwidth against message size; below, how far the prediction is off. Shaded: what is expected."
-    return Section(f"{collective}: measured and predicted", (picture(figure, caption),))
+    chart = comparison_chart(mine, f"{collective}, measured and predicted")
+    caption = "Bus bandwidth and time against message size; below, how far the prediction is off."
+    return Section(f"{collective}: measured and predicted", (plot(chart, caption),))
 
 
 def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:

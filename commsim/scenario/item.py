@@ -115,6 +115,12 @@ class Item(Answer):
             redop=self.rows[0].redop if self.rows else "",
         )
 
+    @property
+    def choices(self) -> dict[int, str]:
+        """By size what runs, with its protocol if it has one: ``tree/LL128``."""
+        parts = {row.size_bytes: (row.algorithm, row.protocol) for row in self.rows if row.algorithm}
+        return {size: "/".join(part for part in both if part and part != "-") for size, both in parts.items()}
+
     def use_dict(self) -> dict[str, Any] | None:
         """The use of the network as JSON-ready values, without the single links."""
         if self.use is None:

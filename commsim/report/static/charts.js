@@ -1,22 +1,34 @@
 "use strict";
 /* Draws the charts of `commsim.report.chart` with ECharts: commsimChart(element, chart) returns {update, echart}.
 
-   A chart is panels that share x (crosshair, zoom, hover), or a timeline of spans. A click on a name in the legend
-   hides it; buttons change a scale between logarithmic and linear; a double click shows everything again. */
+   A chart is panels that share x (crosshair, zoom, hover), or a timeline of spans. Its key is a row of buttons that
+   hide and show; other buttons zoom and change a scale between logarithmic and linear. The wheel zooms with Ctrl, a
+   drag moves, a double click shows everything again.
+
+   Logarithmic axes are plain axes of logarithms: ECharts zooms those in proportion, and ticks are ours. */
 
 var commsimChart = (function () {
-  var INK = "#222222", MUTED = "#5f6068", GRID = "#e3e3e3";
+  var INK = "#222222", MUTED = "#5f6068", GRID = "#e3e3e3", LINE = "#9a9a9a";
+  var MOST_ABOVE = 2; // times that a bound may make an axis long, as in chart_figure.py
   var STEPS = {
     bytes: [[1099511627776, "TiB"], [1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]],
     s: [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]],
   };
+  var STYLE = ".chart{position:relative}.chart .canvas{width:100%}" +
+    ".chart .scales,.chart .key{display:flex;flex-wrap:wrap;gap:.3rem;margin:.15rem .25rem}.chart .scales{justify-content:flex-end}" +
+    ".chart button{font:13px/1.3 system-ui,sans-serif;color:#222;background:#f5f6f8;border:1px solid #c4c7cf;border-radius:4px;padding:.2rem .5rem;cursor:pointer;text-align:left}" +
+    ".chart button:hover{background:#e8eaee}.chart button:focus-visible{outline:2px solid #0072b2;outline-offset:1px}" +
+    ".chart .key{gap:.1rem .6rem}.chart .key button{border-color:transparent;background:none;display:inline-flex;align-items:center;gap:.4rem}" +
+    ".chart .key button[aria-pressed=false]{color:#5f6068;text-decoration:line-through}.chart .key svg{width:24px;height:12px;min-width:24px;flex:none}" +
+    ".chart .note{font:12px/1.3 system-ui,sans-serif;color:#5f6068;margin:.2rem .5rem}" +
+    "@media print{.chart .scales{display:none}.chart .key button[aria-pressed=false]{display:none}}";
 
   function digits(value) { return String(parseFloat(value.toPrecision(4))); }
 
   function plain(value) {
-    if (value === 0) return "0";
     var size = Math.abs(value);
-    if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+    if (size < 1e-12) return "0"; // what rounding leaves of a zero
+    if (size >= 1e9 || size < 1e-3) return value.toExponential(2);
     return size >= 1000 ? Math.round(value).toLocaleString("en") : digits(value);
   }
 
@@ -26,7 +38,7 @@ var commsimChart = (function () {
     var steps = STEPS[unit];
     if (!steps) return plain(value) + (unit ? " " + unit : "");
     if (value === 0) return "0 " + (unit === "s" ? "s" : "B");
-    var step = steps.find(function (s) { return Math.abs(value) >= s[0]; }) || steps[steps.length - 1];
+    var step = steps.find(function (s) { return Math.abs(value) >= 0.9999 * s[0]; }) || steps[steps.length - 1];
     return digits(value / step[0]) + " " + step[1];
   }
 
@@ -34,75 +46,183 @@ var commsimChart = (function () {
     return String(text).replace(/[&<>"']/g, function (c) { return "&#" + c.charCodeAt(0) + ";"; });
   }
 
-  // A y value at least so far above zero that a logarithm can show it.
-  function shown(axis, value) { return axis.scale === "log" && !(value > 0) ? null : value; }
+  // Where a value stands on its axis; null where it cannot.
+  function place(axis, value) {
+    if (value === null || value === undefined || typeof value !== "number") return value === undefined ? null : value;
+    return axis.scale === "log" ? (value > 0 ? Math.log2(value) : null) : value;
+  }
+  function valueAt(axis, at) { return axis.scale === "log" ? Math.pow(2, at) : at; }
 
-  function axisOf(axis, index, chart, isX) {
-    var type = axis.scale === "log" ? "log" : axis.scale === "category" ? "category" : "value";
+  function niceStep(rough, bytes) {
+    if (bytes) return Math.pow(2, Math.ceil(Math.log2(rough)));
+    var ten = Math.pow(10, Math.floor(Math.log10(rough)));
+    return ten * [1, 2, 5, 10].find(function (m) { return m * ten >= 0.9999 * rough; });
+  }
+
+  // Round values between two places of an axis, at most `count`, as places; sizes are powers of two.
+  function ticks(axis, low, high, count) {
+    var made = [], edge = 1e-9 * (high - low), k;
+    if (axis.scale !== "log") {
+      var step = niceStep((high - low) / Math.max(1, count) || 1, axis.unit === "bytes");
+      for (k = Math.ceil((low - edge) / step); k * step <= high + edge; k++) made.push(k * step);
+      return made;
+    }
+    if (axis.unit === "bytes" || axis.base === 2) {
+      var every = [1, 2, 5, 10, 20].find(function (e) { return (high - low) / e <= count; }) || 40;
+      for (k = Math.ceil((low - edge) / every); k * every <= high + edge; k++) made.push(k * every);
+      return made;
+    }
+    var tens = Math.log10(2), decades = (high - low) * tens;
+    var wide = decades > count ? Math.ceil(decades / count) : 1;
+    var of = decades * 3 <= count + 1 ? [1, 2, 5] : decades * 2 <= count ? [1, 3] : [1];
+    if (decades < 0.8) return ticks({scale: "linear", unit: axis.unit}, Math.pow(2, low), Math.pow(2, high), count).filter(function (v) { return v > 0; }).map(Math.log2);
+    for (k = Math.floor(low * tens); k <= high * tens + 1e-9; k++) {
+      if (k % wide) continue;
+      of.forEach(function (m) { var at = Math.log2(m * Math.pow(10, k)); if (at >= low - edge && at <= high + edge) made.push(at); });
+    }
+    return made;
+  }
+
+  function axisOf(axis, isX) {
     var option = {
-      type: type, name: axis.label, nameLocation: "middle", nameGap: isX ? 30 : 58, gridIndex: index,
-      nameTextStyle: {color: INK}, axisLine: {show: true, lineStyle: {color: "#9a9a9a"}}, axisTick: {show: true},
-      splitLine: {show: !isX, lineStyle: {color: GRID}}, minorSplitLine: {show: false},
-      axisLabel: {color: INK, hideOverlap: true, formatter: type === "category" ? undefined : function (v) { return format(v, axis.unit); }},
+      type: axis.scale === "category" ? "category" : "value", axisLine: {show: isX, onZero: false, lineStyle: {color: LINE}}, axisTick: {show: isX, lineStyle: {color: LINE}},
+      splitLine: {show: !isX, lineStyle: {color: GRID}}, nameTextStyle: {color: INK},
+      axisLabel: {color: INK, hideOverlap: true, margin: 6}, axisPointer: {label: {show: false}},
     };
-    if (type === "log") option.logBase = isX && axis.unit === "bytes" ? 2 : 10;
-    if (type === "category") option.data = axis.categories;
-    if (axis.low !== null && axis.low !== undefined) option.min = axis.low;
-    if (axis.high !== null && axis.high !== undefined) option.max = axis.high;
-    if (type === "value" && !isX && option.min === undefined) option.scale = false;
+    if (option.type === "category") option.data = axis.categories;
+    else option.axisLabel.formatter = function (at) { return format(valueAt(axis, at), axis.unit); };
     return option;
   }
 
-  function xRange(chart) {
-    var low = Infinity, high = -Infinity;
-    chart.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) {
-        series.x.forEach(function (x) { if (typeof x === "number") { low = Math.min(low, x); high = Math.max(high, x); } });
-      });
-    });
-    return [low, high];
+  function setTicks(option, axis, low, high, count) {
+    if (option.type === "category") return;
+    var at = ticks(axis, low, high, count);
+    option.axisTick.customValues = at;
+    option.axisLabel.customValues = at;
   }
 
-  function symbolOf(look, index) { return ["circle", "rect", "triangle", "diamond"][index % 4]; }
+  function extent(values) {
+    var known = values.filter(function (v) { return typeof v === "number" && isFinite(v); });
+    return known.length ? [known.reduce(function (a, b) { return Math.min(a, b); }), known.reduce(function (a, b) { return Math.max(a, b); })] : null;
+  }
 
-  function seriesOf(panel, index) {
-    var all = [];
+  function xReach(chart) {
+    var every = [];
+    chart.panels.forEach(function (panel) { panel.series.forEach(function (s) { s.x.forEach(function (x) { every.push(place(chart.x, x)); }); }); });
+    var reach = extent(every) || [0, 1], room = chart.x.scale === "log" ? 0.25 : 0;
+    if (chart.x.scale !== "log" && chart.panels.some(function (p) { return p.series.some(function (s) { return s.look === "points"; }); })) room = 0.04 * (reach[1] - reach[0] || 1);
+    if (reach[0] === reach[1]) room = 0.5;
+    var labelled = chart.panels.some(function (p) { return p.series.some(function (s) { return s.labels.length; }); });
+    return [given(chart.x, chart.x.low, reach[0] - room), given(chart.x, chart.x.high, reach[1] + (labelled ? 4 : 1) * room)];
+  }
+  function given(axis, value, otherwise) {
+    var at = value === null || value === undefined ? null : place(axis, value);
+    return at === null ? otherwise : at;
+  }
+
+  // What a y axis shows: all series that are shown with their bands; of bounds (dashed) what makes it little longer.
+  function yReach(panel, hidden) {
+    var shown = panel.series.filter(function (s) { return !hidden[s.name]; }), inner = [], bounds = [], sums = {};
+    if (!shown.length) shown = panel.series;
+    shown.forEach(function (s) {
+      (s.look === "dashed" ? bounds : inner).push.apply(s.look === "dashed" ? bounds : inner, s.y);
+      if (!hidden[panel.band]) inner.push.apply(inner, s.low.concat(s.high));
+      if (panel.stacked && s.look === "bars") s.x.forEach(function (x, k) { sums[x] = (sums[x] || 0) + (s.y[k] || 0); });
+    });
+    inner = inner.concat(Object.keys(sums).map(function (x) { return sums[x]; }));
+    var at = function (v) { return place(panel.y, v); };
+    var reach = extent(inner.map(at)), outer = extent(bounds.map(at)) || reach || [0, 1];
+    reach = reach || outer;
+    var low, high, log = panel.y.scale === "log", more = log ? Math.log2(MOST_ABOVE) : 0;
+    if (log) {
+      low = Math.min(reach[0], Math.max(outer[0], reach[0] - 4 * more)) - 0.2;
+      high = Math.max(reach[1], Math.min(outer[1], reach[1] + more)) + 0.2;
+    } else {
+      low = Math.min(0, reach[0], outer[0]);
+      high = 1.06 * Math.max(reach[1], Math.min(outer[1], MOST_ABOVE * reach[1]));
+    }
+    low = given(panel.y, panel.y.low, low);
+    high = given(panel.y, panel.y.high, high);
+    return high > low ? [low, high] : [low, low + 1];
+  }
+
+  function area(index, id, draw) {
+    return {id: id, type: "custom", xAxisIndex: index, yAxisIndex: index, silent: true, z: 1, clip: true, tooltip: {show: false}, data: [0], encode: {x: -1, y: -1}, renderItem: draw};
+  }
+
+  function bandOf(chart, panel, series, index, id) {
+    var at = [], y = panel.y;
+    series.x.forEach(function (x, k) {
+      if (place(y, series.low[k]) !== null && place(y, series.high[k]) !== null) at.push(k);
+    });
+    return area(index, id, function (params, api) {
+      var point = function (of) { return function (k) { return api.coord([place(chart.x, series.x[k]), place(y, of[k])]); }; };
+      var points = at.map(point(series.high)).concat(at.slice().reverse().map(point(series.low)));
+      return {type: "polygon", shape: {points: points}, style: {fill: series.colour, opacity: 0.17}};
+    });
+  }
+
+  function stripe(index, id, colour, opacity, corners) {
+    return area(index, id, function (params, api) {
+      var box = params.coordSys, ends = corners(api, box);
+      return {type: "rect", shape: {x: ends[0], y: ends[1], width: ends[2] - ends[0], height: ends[3] - ends[1]}, style: {fill: colour, opacity: opacity}, z2: -10};
+    });
+  }
+
+  var SYMBOLS = ["circle", "rect", "triangle", "diamond"];
+
+  // Rows for the names of marks, so that they do not run into each other: 0 and 1; -1 where there is no room.
+  function rowsOf(chart, marks, seen, wide) {
+    var ends = [-Infinity, -Infinity];
+    return marks.map(function (mark) {
+      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, row = ends[0] <= at - 3 ? 0 : ends[1] <= at - 3 ? 1 : -1;
+      if (row >= 0 && mark.text) ends[row] = at + 6.2 * mark.text.length + 6;
+      return at + 6.2 * mark.text.length > wide + 24 ? -1 : row;
+    });
+  }
+
+  function seriesOf(chart, panel, index, hidden, stretch, rows, apart) {
+    var all = [], points = 0;
+    panel.shades.forEach(function (shade, i) {
+      if (hidden[shade.text]) return;
+      all.push(stripe(index, index + "-" + i + "-shade", shade.colour, 1, function (api, box) {
+        var x = stretch[0], top = api.coord([x, place(panel.y, shade.high)])[1], bottom = api.coord([x, place(panel.y, shade.low)])[1];
+        return [box.x, Math.max(top, box.y), box.x + box.width, Math.min(bottom, box.y + box.height)];
+      }));
+    });
+    panel.marks.forEach(function (mark, i) {
+      if (mark.to === null || mark.to === undefined) return;
+      all.push(stripe(index, index + "-" + i + "-stretch", mark.colour || LINE, 0.09, function (api, box) {
+        var y = panel.y.scale === "log" ? 0 : 1;
+        return [api.coord([place(chart.x, mark.x), y])[0], box.y, api.coord([place(chart.x, mark.to), y])[0], box.y + box.height];
+      }));
+    });
+    var marks = panel.marks.map(function (mark, i) {
+      var stretched = mark.to !== null && mark.to !== undefined;
+      return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i] >= 0, formatter: mark.text, rotate: 0, position: "end", align: "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i]}};
+    });
+    all.push({id: index + "-marks", type: "line", xAxisIndex: index, yAxisIndex: index, data: [], silent: true, tooltip: {show: false}, markLine: {symbol: "none", silent: true, animation: false, lineStyle: {color: LINE, type: "dotted", width: 1.2}, data: marks}});
+    var ends = [];
+    // Names at the ends of lines that would run into each other stand in the key alone.
+    function free(series) {
+      var at = place(panel.y, series.y[series.y.length - 1]), far = at === null || ends.some(function (e) { return Math.abs(e - at) < apart; });
+      if (!far) ends.push(at);
+      return !far;
+    }
     panel.series.forEach(function (series, i) {
-      var at = function (values) {
-        return series.x.map(function (x, k) { return [x, shown(panel.y, values[k])]; });
-      };
-      if (series.low.length) {
-        // A band is two stacked areas: what is below it, unseen, and its height. Stacks add, also on a log axis.
-        var id = index + "-" + i + "-band";
-        var low = series.x.map(function (x, k) { return [x, shown(panel.y, series.low[k])]; });
-        var polygon = [];
-        series.x.forEach(function (x, k) { if (shown(panel.y, series.low[k]) !== null && series.high[k] !== null) polygon.push(k); });
-        all.push({
-          id: id, name: series.name, type: "custom", xAxisIndex: index, yAxisIndex: index, silent: true, z: 1, clip: true,
-          itemStyle: {color: series.colour}, tooltip: {show: false},
-          data: polygon.length ? [0] : [], encode: {x: -1, y: -1},
-          renderItem: function (params, api) {
-            var points = polygon.map(function (k) { return api.coord([series.x[k], series.high[k]]); });
-            polygon.slice().reverse().forEach(function (k) { points.push(api.coord([series.x[k], series.low[k]])); });
-            return {type: "polygon", shape: {points: points}, style: {fill: series.colour, opacity: 0.16}};
-          },
-        });
-        void low;
-      }
-      var points = series.look === "points";
+      var shape = SYMBOLS[(series.look === "points" ? points++ : 0) % 4];
+      if (hidden[series.name]) return;
+      if (series.low.length && !hidden[panel.band]) all.push(bandOf(chart, panel, series, index, index + "-" + i + "-band"));
+      var isPoints = series.look === "points", dashed = series.look === "dashed", few = series.x.length <= 80;
       all.push({
-        id: index + "-" + i, name: series.name, type: series.look === "bars" ? "bar" : "line",
-        xAxisIndex: index, yAxisIndex: index, z: 3, data: at(series.y), connectNulls: false,
-        showSymbol: series.look !== "dashed", symbol: points ? symbolOf(series.look, i) : "circle",
-        symbolSize: points ? 8 : 4, itemStyle: points ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
-        lineStyle: {color: series.colour, width: points ? 0 : series.look === "dashed" ? 1.2 : 2, type: series.look === "dashed" ? "dashed" : "solid"},
-        emphasis: {focus: "none"}, animation: false,
-        markLine: i === 0 && panel.marks.length ? {
-          symbol: "none", silent: true, animation: false, lineStyle: {color: "#9a9a9a", type: "dotted", width: 1},
-          data: panel.marks.map(function (mark) {
-            return {xAxis: mark.x, label: {show: true, formatter: mark.text, position: "insideEndTop", color: MUTED, fontSize: 11}};
-          }),
-        } : undefined,
+        id: index + "-" + i, name: series.name, type: series.look === "bars" ? "bar" : "line", xAxisIndex: index, yAxisIndex: index, z: dashed ? 2 : isPoints ? 4 : 3,
+        data: series.x.map(function (x, k) { return [place(chart.x, x), place(panel.y, series.y[k])]; }), connectNulls: false, clip: true, animation: false,
+        stack: panel.stacked && series.look === "bars" ? "bars" + index : undefined, barMaxWidth: 46, step: series.look === "steps" ? "end" : false,
+        showSymbol: isPoints || (few && !dashed && series.look !== "steps"), symbol: shape, symbolSize: isPoints ? 8 : 4.5,
+        itemStyle: isPoints ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
+        lineStyle: {color: series.colour, width: isPoints ? 0 : dashed ? 1.3 : 2, type: dashed ? "dashed" : "solid"}, emphasis: {disabled: !isPoints, scale: 1.3},
+        label: {show: series.labels.length > 0, position: "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
+        endLabel: {show: series.named && free(series), formatter: series.name, color: INK, fontSize: 11, distance: 4},
       });
     });
     return all;
@@ -110,130 +230,251 @@ var commsimChart = (function () {
 
   function hover(chart) {
     return function (items) {
-      var list = Array.isArray(items) ? items : [items];
+      var list = (Array.isArray(items) ? items : [items]).filter(function (item) { return item.seriesType !== "custom" && /^\d+-\d+$/.test(item.seriesId); });
       if (!list.length) return "";
-      var head = "<b>" + escaped(format(list[0].axisValue !== undefined && chart.x.scale !== "category" ? Number(list[0].axisValue) : list[0].name || list[0].axisValue, chart.x.unit)) + "</b>";
-      var lines = list.filter(function (item) { return item.seriesType !== "custom" && item.value[1] !== null && item.value[1] !== undefined; }).map(function (item) {
-        var place = item.seriesId.split("-"), panel = chart.panels[+place[0]], series = panel.series[+place[1]];
-        var k = item.dataIndex, text = format(series.y[k], panel.y.unit);
-        if (series.low.length && series.low[k] !== null) text += " (" + format(series.low[k], panel.y.unit) + " to " + format(series.high[k], panel.y.unit) + ")";
-        if (series.notes.length && series.notes[k]) text += ", " + series.notes[k];
+      var of = list[0].seriesId.split("-"), x = chart.panels[+of[0]].series[+of[1]].x[list[0].dataIndex];
+      var head = "<b>" + escaped(format(x, chart.x.unit)) + "</b>" + (chart.x.unit === "bytes" ? "" : " " + escaped(chart.x.label));
+      var last = "";
+      var lines = list.map(function (item) {
+        var at = item.seriesId.split("-"), panel = chart.panels[+at[0]], series = panel.series[+at[1]], k = item.dataIndex;
+        if (series.y[k] === null || series.y[k] === undefined) return "";
         var unit = panel.y.unit ? "" : " " + (panel.y.label.match(/\(([^)]*)\)/) || ["", ""])[1];
-        return '<span style="color:' + escaped(series.colour) + '">\u25cf</span> ' + escaped(series.name) + ": <b>" + escaped(text + unit) + "</b>";
+        var text = format(series.y[k], panel.y.unit) + unit;
+        if (series.low.length && series.low[k] !== null) text += " (" + format(series.low[k], panel.y.unit) + " to " + format(series.high[k], panel.y.unit) + ")";
+        var note = series.notes[k] ? "<br><span style='color:#5f6068;padding-left:1.1em'>" + escaped(series.notes[k]) + "</span>" : "";
+        var above = chart.panels.length > 1 && last !== at[0] ? "<span style='color:#5f6068'>" + escaped(panel.y.label) + "</span><br>" : "";
+        last = at[0];
+        return above + '<span style="color:' + escaped(series.colour) + '">\u25cf</span> ' + escaped(series.name) + ": <b>" + escaped(text) + "</b>" + note;
       });
-      return [head].concat(lines).join("<br>");
+      return [head].concat(lines.filter(Boolean)).join("<br>");
     };
   }
 
-  function panelsOption(chart, narrow) {
-    var total = chart.panels.reduce(function (sum, panel) { return sum + panel.height; }, 0);
-    var names = [], colours = {};
-    chart.panels.forEach(function (panel) {
-      panel.series.forEach(function (series) {
-        if (names.indexOf(series.name) < 0) names.push(series.name);
-      });
-    });
-    var top = 0, range = xRange(chart), gap = 7;
-    var share = (100 - 14 - gap * (chart.panels.length - 1) - 12) / total;
+  var TIP = {confine: true, borderColor: "#c4c7cf", backgroundColor: "#ffffff", padding: [6, 9], textStyle: {fontSize: 13, color: INK}, extraCssText: "max-width:28rem;white-space:normal;line-height:1.45"};
+  var TEXT = {fontFamily: "system-ui, sans-serif", color: INK, fontSize: 12};
+
+  function zoomOf(indices) {
+    return [{type: "inside", xAxisIndex: indices, zoomOnMouseWheel: "ctrl", moveOnMouseWheel: false, moveOnMouseMove: true, preventDefaultMouseMove: false, minSpan: 1, filterMode: "none"}];
+  }
+
+  var LEFT = 62, ABOVE = 38, MARKED = 18, BELOW = 46; // pixels; MARKED: more above a panel with marks
+  function above(chart) { return chart.panels.reduce(function (sum, panel) { return sum + ABOVE + (panel.marks.length ? MARKED : 0); }, 0); }
+
+  function panelsOption(chart, size, hidden, view) {
+    var total = chart.panels.reduce(function (sum, panel) { return sum + panel.height; }, 0), count = chart.panels.length;
+    var named = chart.panels.some(function (p) { return p.series.some(function (s) { return s.named; }); });
+    var right = named ? (size.width < 560 ? 84 : 150) : 22, wide = size.width - LEFT - right, stretch = xReach(chart);
+    var room = size.height - above(chart) - BELOW, top = 0;
+    var seen = [stretch[0] + view[0] / 100 * (stretch[1] - stretch[0]), stretch[0] + view[1] / 100 * (stretch[1] - stretch[0])];
     var option = {
-      animation: false, textStyle: {fontFamily: "system-ui, sans-serif", color: INK}, aria: {enabled: true, label: {description: chart.title}},
-      legend: {type: "scroll", bottom: 0, data: names, textStyle: {color: INK, width: narrow ? 240 : 480, overflow: "truncate"}, tooltip: {show: true}},
-      tooltip: {trigger: "axis", confine: true, formatter: hover(chart), axisPointer: {type: "line", snap: true}, textStyle: {fontSize: 12}},
-      axisPointer: {link: [{xAxisIndex: "all"}]},
-      dataZoom: [{type: "inside", xAxisIndex: chart.panels.map(function (_, i) { return i; }), zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, filterMode: "none"}],
-      grid: [], xAxis: [], yAxis: [], series: [],
+      animation: false, textStyle: TEXT, tooltip: Object.assign({trigger: "axis", formatter: hover(chart), axisPointer: {type: "line", snap: true, lineStyle: {color: MUTED, type: "solid"}}}, TIP),
+      axisPointer: {link: [{xAxisIndex: "all"}], triggerEmphasis: false}, grid: [], xAxis: [], yAxis: [], series: [],
+      dataZoom: zoomOf(chart.panels.map(function (_, i) { return i; })),
     };
-    top = 6;
+    Object.assign(option.dataZoom[0], {start: view[0], end: view[1]});
     chart.panels.forEach(function (panel, i) {
-      var height = share * panel.height, last = i === chart.panels.length - 1;
-      option.grid.push({left: narrow ? 66 : 78, right: 18, top: top + "%", height: height + "%"});
-      top += height + gap;
-      var x = axisOf(chart.x, i, chart, true);
-      if (!last) { x.axisLabel = {show: false}; x.name = ""; }
-      if (x.min === undefined && isFinite(range[0])) { x.min = chart.x.scale === "log" ? range[0] / Math.SQRT2 : range[0]; x.max = chart.x.scale === "log" ? range[1] * Math.SQRT2 : range[1]; }
+      var height = room * panel.height / total, last = i === count - 1, x = axisOf(chart.x, true), y = axisOf(panel.y, false), reach = yReach(panel, hidden);
+      var rows = rowsOf(chart, panel.marks, seen, wide);
+      top += ABOVE + (rows.length ? MARKED : 0);
+      option.grid.push({left: LEFT, width: wide, top: top, height: height, outerBoundsMode: "none"});
+      top += height;
+      x.gridIndex = y.gridIndex = i;
+      x.axisLabel.show = last;
+      if (last) Object.assign(x, {name: chart.x.label, nameLocation: "middle", nameGap: 26});
+      if (x.type === "value") Object.assign(x, {min: stretch[0], max: stretch[1]});
+      setTicks(x, chart.x, seen[0], seen[1], Math.max(2, Math.floor(wide / (size.width < 560 ? 58 : 74))));
+      Object.assign(y, {name: panel.y.label, nameLocation: "end", nameGap: rows.length ? 18 + MARKED : 18, min: reach[0], max: reach[1]});
+      y.nameTextStyle = {color: INK, align: "left", padding: [0, 0, 0, 8 - LEFT]};
+      setTicks(y, panel.y, reach[0], reach[1], Math.max(2, Math.floor(height / 32)));
       option.xAxis.push(x);
-      option.yAxis.push(axisOf(panel.y, i, chart, false));
-      option.series = option.series.concat(seriesOf(panel, i));
+      option.yAxis.push(y);
+      option.series = option.series.concat(seriesOf(chart, panel, i, hidden, stretch, rows, 13 / height * (reach[1] - reach[0])));
     });
-    void colours;
     return option;
   }
 
-  function timelineOption(chart, narrow) {
-    return {
-      animation: false, textStyle: {fontFamily: "system-ui, sans-serif", color: INK}, aria: {enabled: true, label: {description: chart.title}},
-      tooltip: {trigger: "item", confine: true, formatter: function (item) {
-        var span = chart.spans[item.dataIndex];
-        return "<b>" + escaped(chart.rows[span.row]) + ": " + escaped(span.text) + "</b><br>" + escaped(format(span.start, chart.x.unit)) + " to " +
-          escaped(format(span.end, chart.x.unit)) + ": " + escaped(format(span.end - span.start, chart.x.unit)) + (span.note ? "<br>" + escaped(span.note) : "");
-      }},
-      grid: {left: narrow ? 70 : 110, right: 18, top: 10, bottom: 56},
-      dataZoom: [{type: "inside", xAxisIndex: 0, zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, filterMode: "weakFilter"}],
-      xAxis: Object.assign(axisOf(chart.x, 0, chart, true), {min: 0}),
-      yAxis: {type: "category", inverse: true, data: chart.rows, axisTick: {show: false}, axisLabel: {color: INK}},
+  function timelineOption(chart, size, hidden, view) {
+    var longest = chart.rows.reduce(function (most, row) { return Math.max(most, row.length); }, 0);
+    var left = Math.min(20 + 7 * longest, size.width < 560 ? 96 : 260), high = Math.max.apply(null, chart.spans.map(function (s) { return s.end; }).concat(chart.x.high || 0));
+    var names = {}, spans = chart.spans.filter(function (s) { return !hidden[names[s.colour]]; });
+    chart.key.forEach(function (pair) { names[pair[1]] = pair[0]; });
+    spans = chart.spans.filter(function (s) { return !hidden[names[s.colour]]; });
+    var x = Object.assign(axisOf(chart.x, true), {min: chart.x.low || 0, max: high, name: chart.x.label, nameLocation: "middle", nameGap: 26});
+    var from = x.min + view[0] / 100 * (high - x.min), to = x.min + view[1] / 100 * (high - x.min);
+    setTicks(x, chart.x, from, to, Math.max(2, Math.floor((size.width - left) / 80)));
+    var option = {
+      animation: false, textStyle: TEXT, grid: {left: left, right: 26, top: 8, bottom: BELOW, outerBoundsMode: "none"}, dataZoom: zoomOf([0]), xAxis: x,
+      tooltip: Object.assign({trigger: "item", formatter: function (item) {
+        var span = spans[item.dataIndex], long = format(span.end - span.start, chart.x.unit);
+        return "<b>" + escaped(chart.rows[span.row]) + "</b>: " + escaped(span.text) + "<br>" + escaped(format(span.start, chart.x.unit)) + " to " +
+          escaped(format(span.end, chart.x.unit)) + ": <b>" + escaped(long) + "</b>" + (span.note ? "<br>" + escaped(span.note) : "");
+      }}, TIP),
+      yAxis: {type: "category", inverse: true, data: chart.rows, axisTick: {show: false}, axisLine: {lineStyle: {color: LINE}}, axisLabel: {color: INK, width: left - 14, overflow: "truncate"}},
       series: [{
-        type: "custom", data: chart.spans.map(function (span) { return {value: [span.start, span.row, span.end], itemStyle: {color: span.colour}}; }),
-        encode: {x: [0, 2], y: 1}, clip: true,
+        type: "custom", encode: {x: [0, 2], y: 1}, clip: true, data: spans.map(function (span) { return {value: [span.start, span.row, span.end]}; }),
         renderItem: function (params, api) {
-          var start = api.coord([api.value(0), api.value(1)]), end = api.coord([api.value(2), api.value(1)]);
-          var height = 0.72 * api.size([0, 1])[1], span = chart.spans[params.dataIndex], width = end[0] - start[0];
-          var item = {type: "rect", shape: {x: start[0], y: start[1] - height / 2, width: Math.max(0.5, width), height: height}, style: {fill: span.colour, stroke: "#ffffff", lineWidth: width > 4 ? 0.5 : 0}};
-          if (width > 7 * span.text.length + 6 && height > 11) item.textContent = {style: {text: span.text, fill: INK, fontSize: 11}};
-          if (item.textContent) item.textConfig = {position: "inside"};
+          var span = spans[params.dataIndex], row = api.size([0, 1])[1], box = params.coordSys;
+          var start = Math.max(api.coord([span.start, span.row])[0], box.x), end = Math.min(api.coord([span.end, span.row])[0], box.x + box.width);
+          if (end < start) return null;
+          var middle = api.coord([span.start, span.row])[1], width = Math.max(0.6, end - start), height = (span.high - span.low) * row;
+          var item = {type: "rect", shape: {x: start, y: middle + (0.5 - span.high) * row, width: width, height: height}, style: {fill: span.colour, stroke: "#ffffff", lineWidth: width > 4 ? 0.6 : 0}};
+          if (width > 7 * span.text.length + 6 && height > 11) {
+            item.textContent = {style: {text: span.text, fill: inkOn(span.colour), fontSize: 11}};
+            item.textConfig = {position: "inside"};
+          }
           return item;
         },
       }],
     };
+    Object.assign(option.dataZoom[0], {start: view[0], end: view[1]});
+    return option;
   }
 
-  // The scales that a reader may change, as buttons above the chart.
-  function buttons(bar, chart, redraw) {
-    bar.textContent = "";
-    var axes = [[chart.x, "x"]].concat(chart.panels.map(function (panel) { return [panel.y, panel.y.label]; }));
-    axes.forEach(function (pair) {
-      if (!pair[0].switch) return;
-      var button = document.createElement("button");
-      button.type = "button";
-      button.className = "scale";
-      button.textContent = (pair[1] === "x" ? pair[0].label : pair[1]) + ": " + (pair[0].scale === "log" ? "logarithmic" : "linear");
-      button.setAttribute("aria-pressed", pair[0].scale === "log");
-      button.addEventListener("click", function () { pair[0].scale = pair[0].scale === "log" ? "linear" : "log"; redraw(); });
-      bar.appendChild(button);
+  // White or black, whichever can be read on a colour (relative luminance of WCAG 2).
+  function inkOn(colour) {
+    var light = [1, 3, 5].map(function (k) { var c = parseInt(colour.slice(k, k + 2), 16) / 255; return c <= 0.04045 ? c / 12.92 : Math.pow((c + 0.055) / 1.055, 2.4); });
+    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2] > 0.2 ? "#000000" : "#ffffff";
+  }
+
+  function swatch(look, colour, shape) {
+    var c = escaped(colour), marker = '<circle cx="12" cy="6" r="3.4" fill="#fff" stroke="' + c + '" stroke-width="2"/>';
+    if (shape === "rect") marker = '<rect x="8.5" y="2.5" width="7" height="7" fill="#fff" stroke="' + c + '" stroke-width="2"/>';
+    if (shape === "triangle") marker = '<path d="M12 2l4 8h-8z" fill="#fff" stroke="' + c + '" stroke-width="2"/>';
+    if (shape === "diamond") marker = '<path d="M12 1.5l4.5 4.5l-4.5 4.5l-4.5 -4.5z" fill="#fff" stroke="' + c + '" stroke-width="2"/>';
+    if (look === "line" || look === "steps") marker = '<path d="M1 6h22" stroke="' + c + '" stroke-width="2.4"/>' + (look === "line" ? '<circle cx="12" cy="6" r="2.6" fill="' + c + '"/>' : "");
+    if (look === "dashed") marker = '<path d="M1 6h22" stroke="' + c + '" stroke-width="1.6" stroke-dasharray="5 3"/>';
+    if (look === "bars") marker = '<rect x="5" y="0" width="14" height="12" fill="' + c + '"/>';
+    if (look === "band") marker = '<rect x="1" y="0" width="22" height="12" fill="' + c + '" opacity="0.25"/>';
+    return '<svg viewBox="0 0 24 12" aria-hidden="true">' + marker + "</svg>";
+  }
+
+  // Each name once: [name, swatch].
+  function keyOf(chart) {
+    var names = {}, key = [];
+    function add(name, look, colour, shape) { if (!names[name]) { names[name] = true; key.push([name, swatch(look, colour, shape)]); } }
+    chart.key.forEach(function (pair) { add(pair[0], "bars", pair[1]); });
+    chart.panels.forEach(function (panel) {
+      var points = 0;
+      panel.series.forEach(function (s) { add(s.name, s.look, s.colour, SYMBOLS[(s.look === "points" ? points++ : 0) % 4]); });
     });
+    chart.panels.forEach(function (panel) {
+      var banded = panel.series.filter(function (s) { return s.low.length; });
+      if (banded.length) add(panel.band, "band", banded[0].colour);
+      panel.shades.forEach(function (shade) { if (shade.text) add(shade.text, "bars", shade.colour); });
+    });
+    return key;
+  }
+
+  function button(text, title, act) {
+    var made = document.createElement("button");
+    made.type = "button";
+    made.textContent = text;
+    if (title) made.title = title;
+    made.addEventListener("click", act);
+    return made;
+  }
+
+  function part(element, name) {
+    var made = document.createElement("div");
+    made.className = name;
+    element.appendChild(made);
+    return made;
   }
 
   return function (element, chart) {
-    element.classList.add("chart");
-    var bar = document.createElement("div"), canvas = document.createElement("div");
-    bar.className = "scales";
-    canvas.className = "canvas";
-    element.textContent = "";
-    element.appendChild(bar);
-    element.appendChild(canvas);
-    var echart = echarts.init(canvas, null, {renderer: "svg"});
-
-    function draw() {
-      var narrow = canvas.clientWidth < 560;
-      buttons(bar, chart, draw);
-      echart.setOption(chart.rows.length ? timelineOption(chart, narrow) : panelsOption(chart, narrow), {notMerge: true});
+    if (!document.getElementById("chart-style")) {
+      var style = document.createElement("style");
+      style.id = "chart-style";
+      style.textContent = STYLE;
+      document.head.appendChild(style);
     }
+    element.textContent = "";
+    element.classList.add("chart");
+    var bar = part(element, "scales"), canvas = part(element, "canvas"), key = part(element, "key"), note = part(element, "note");
+    canvas.setAttribute("role", "img");
+    var hidden = {}, view = [0, 100], printed = 0, echart = null;
+
+    // A page may set --chart-height; otherwise rows and panels say how high a chart is.
+    function size() {
+      var narrow = element.clientWidth < 560, units = chart.panels.reduce(function (sum, panel) { return sum + panel.height; }, 0);
+      var high = chart.rows.length ? Math.min(64 + 30 * chart.rows.length, 900) : above(chart) + BELOW + (narrow ? 170 : 210) * (units + 0.2);
+      canvas.style.height = "var(--chart-height, " + Math.round(high) + "px)";
+      canvas.style.width = printed ? printed + "px" : "";
+      return {width: canvas.clientWidth || 640, height: canvas.clientHeight || high};
+    }
+    function axes() { return [chart.x].concat(chart.panels.map(function (panel) { return panel.y; })); }
+    function zoom(low, high) {
+      var long = Math.min(100, Math.max(1, high - low)), start = Math.min(Math.max(0, low), 100 - long);
+      view = [start, start + long];
+      draw();
+    }
+    function by(factor) { var middle = (view[0] + view[1]) / 2, half = (view[1] - view[0]) / 2 * factor; zoom(middle - half, middle + half); }
+    function focusKept(at, build) {
+      var index = Array.prototype.indexOf.call(at.children, document.activeElement);
+      at.textContent = "";
+      build();
+      if (index >= 0 && at.children[index]) at.children[index].focus();
+    }
+    function controls() {
+      focusKept(bar, function () {
+        axes().forEach(function (axis) {
+          if (!axis.switch) return;
+          bar.appendChild(button(axis.label + ": " + (axis.scale === "log" ? "logarithmic" : "linear"), "Change to " + (axis.scale === "log" ? "linear" : "logarithmic"), function () {
+            axis.scale = axis.scale === "log" ? "linear" : "log";
+            view = [0, 100];
+            draw();
+          })).className = "scale";
+        });
+        bar.appendChild(button("+", "Zoom in", function () { by(0.5); })).className = "zoom";
+        bar.appendChild(button("\u2212", "Zoom out", function () { by(2); })).className = "zoom";
+        bar.appendChild(button("All", "Show everything", function () { zoom(0, 100); })).className = "zoom";
+      });
+      var names = keyOf(chart);
+      focusKept(key, function () {
+        names.forEach(function (pair) {
+          var made = button("", "Hide or show", function () { hidden[pair[0]] = !hidden[pair[0]]; draw(); });
+          made.innerHTML = pair[1] + "<span>" + escaped(pair[0]) + "</span>";
+          made.setAttribute("aria-pressed", !hidden[pair[0]]);
+          key.appendChild(made);
+        });
+      });
+      note.textContent = chart.note || "";
+      note.hidden = !chart.note;
+    }
+    function draw() {
+      var room = size();
+      if (!echart) echart = echarts.init(canvas, null, {renderer: "svg"});
+      echart.resize();
+      controls();
+      canvas.setAttribute("aria-label", chart.title);
+      echart.setOption(option(room), {notMerge: true});
+    }
+    function option(room) { return (chart.rows.length ? timelineOption : panelsOption)(chart, room, hidden, view); }
+    // What a reader chose stays: hidden names, and scales by the label of their axis.
     function update(next) {
-      // What a reader chose stays: scales by the label of their axis, hidden names by ECharts' legend.
-      var old = chart, legend = echart.getOption() && echart.getOption().legend, hidden = legend && legend[0] && legend[0].selected;
+      var old = axes();
       chart = next;
-      if (old.x.label === chart.x.label && old.x.switch) chart.x.scale = old.x.scale;
-      chart.panels.forEach(function (panel) {
-        var same = old.panels.find(function (p) { return p.y.label === panel.y.label; });
-        if (same && panel.y.switch) panel.y.scale = same.y.scale;
+      axes().forEach(function (axis) {
+        var same = old.find(function (o) { return o.label === axis.label && o.switch; });
+        if (same && axis.switch) axis.scale = same.scale;
       });
       draw();
-      if (hidden) Object.keys(hidden).forEach(function (name) { if (!hidden[name]) echart.dispatchAction({type: "legendUnSelect", name: name}); });
     }
     draw();
-    new ResizeObserver(function () { echart.resize(); draw(); }).observe(canvas);
-    addEventListener("beforeprint", function () { echart.resize({width: Math.min(canvas.clientWidth, 680)}); });
-    addEventListener("afterprint", function () { echart.resize({width: "auto"}); });
-    echart.getZr().on("dblclick", function () { echart.dispatchAction({type: "dataZoom", start: 0, end: 100}); });
+    var width = canvas.clientWidth, waiting = 0;
+    new ResizeObserver(function () { if (canvas.clientWidth !== width && !printed) { width = canvas.clientWidth; draw(); } }).observe(canvas);
+    echart.on("datazoom", function () { // ticks of what is seen; all else stays, so that a drag goes on
+      var now = echart.getOption().dataZoom[0];
+      view = [now.start, now.end];
+      cancelAnimationFrame(waiting);
+      waiting = requestAnimationFrame(function () {
+        var x = option({width: canvas.clientWidth, height: canvas.clientHeight}).xAxis;
+        echart.setOption({xAxis: [].concat(x).map(function (one) { return {axisTick: one.axisTick, axisLabel: one.axisLabel}; })});
+      });
+    });
+    echart.getZr().on("dblclick", function () { zoom(0, 100); });
+    addEventListener("beforeprint", function () { printed = Math.min(element.clientWidth, 660); draw(); echart.getZr().flush(); });
+    addEventListener("afterprint", function () { printed = 0; draw(); });
     return {update: update, echart: echart};
   };
 })();
