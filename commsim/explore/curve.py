@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commsim.report.chart import Axis, Chart, Mark, Panel, Series
+from commsim.report.chart import Chart
 from commsim.report.collectives import stretches
+from commsim.report.plots import bandwidth_chart
 from commsim.report.run_files import compared, tables
-from commsim.report.style import BOUND, MEASURED_COLOURS, PREDICTED_COLOURS
 from commsim.report.tables import bound_note, falls_note, format_time_us, slowest_note
 from commsim.report.view import view_of
 from commsim.scenario.run import prepare, run
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "bound (us)", "algorithm", "protocol", "channels",
            "bottleneck")  # fmt: skip
-BUSBW, TIME = "bus bandwidth (GB/s)", "time"
 
 
 def curve_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
@@ -53,58 +52,16 @@ def machine_facts(result: Result) -> dict[str, Any]:
 
 
 def curve_chart(item: Item, title: str) -> Chart:
-    """Bus bandwidth above, time below, with band, bound and a mark wherever algorithm or protocol change."""
-    rows, colour = [row for row in item.rows if row.size_bytes > 0 and row.time_s > 0], PREDICTED_COLOURS[0]
-    x = tuple(float(row.size_bytes) for row in rows)
-    banded = all(row.low_s is not None for row in rows)
-    notes = tuple(", ".join(filter(None, (row.algorithm, row.protocol, row.bottleneck))) for row in rows)
-
-    def panel(axis: Axis, of: Any, marks: tuple[Mark, ...]) -> Panel:
-        ends = [[of(row, s) for row in rows] for s in ("low_s", "high_s")] if banded else [[], []]
-        if axis.label == BUSBW:
-            ends.reverse()
-        low, high = map(tuple, ends)
-        mine = Series("predicted", x, tuple(of(row, "time_s") for row in rows), colour, low=low, high=high, notes=notes)
-        bound = Series("no schedule is quicker", x, tuple(of(row, "lower_bound_s") for row in rows), BOUND, "dashed")
-        return Panel(axis, (mine, bound), marks)
-
-    def rate(row: Row, name: str) -> float | None:
-        seconds = getattr(row, name)
-        return gb_per_s(row.busbw * row.time_s / seconds) if seconds else None
-
-    bandwidth = Axis(BUSBW, "log", switch=True)
-    return Chart(
-        title,
-        Axis("message size", "log", "bytes"),
-        (
-            panel(bandwidth, rate, _marks(rows)),
-            panel(Axis(TIME, "log", "s", switch=True), lambda row, name: getattr(row, name) or None, ()),
-        ),
-    )
+    """Bus bandwidth above, time below, on logarithmic axes, with a mark wherever algorithm or protocol change."""
+    chart = bandwidth_chart([item.curve()], list(item.measured), title, choices=item.choices)
+    first, *others = chart.panels
+    return replace(chart, panels=(replace(first, y=replace(first.y, scale="log")), *others))
 
 
-def overlay(curve: Curve, number: int) -> dict[str, Any]:
-    """A measured curve as series of the two panels of `curve_chart`, with what it is of."""
-    x = tuple(float(size) for size in curve.size_bytes if size > 0)
-    kept = [i for i, size in enumerate(curve.size_bytes) if size > 0]
-    colour = MEASURED_COLOURS[number % len(MEASURED_COLOURS)]
-    time = tuple(float(curve.time_s[i]) for i in kept)
-    bus = tuple(gb_per_s(float(v)) for v in curve.busbw()[kept]) if curve.n_ranks is not None else (None,) * len(x)
-    name = f"measured: {curve.name}"
-    return {
-        "collective": curve.collective,
-        "series": [vars(Series(name, x, bus, colour, "points")), vars(Series(name, x, time, colour, "points"))],
-    }
-
-
-def _marks(rows: Sequence[Row]) -> tuple[Mark, ...]:
-    """Where another algorithm or protocol begins, halfway between two sizes, with its name."""
-    marks = []
-    for before, row in zip(rows, rows[1:], strict=False):
-        if (before.algorithm, before.protocol) != (row.algorithm, row.protocol):
-            name = " ".join(filter(None, (row.algorithm, row.protocol)))
-            marks.append(Mark((before.size_bytes * row.size_bytes) ** 0.5, name))
-    return tuple(marks)
+def overlay(curve: Curve) -> dict[str, Any]:
+    """A measured curve as series of the panels of `curve_chart`, with what it is of."""
+    panels = bandwidth_chart([], [curve], "").panels
+    return {"collective": curve.collective, "series": [asdict(panel.series[0]) for panel in panels]}
 
 
 def _cells(row: Row) -> list[str]:

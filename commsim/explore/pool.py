@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
 
-PATIENCE_S = 1.0
-"""For which a question may go on that nobody waits for: a new process takes about as long."""
+PATIENCE_S = 2.0
+"""For which a question may go on that nobody waits for."""
 
 MOST_WAITING = 64
 """Questions that wait at once: a browser's tabs ask one per panel."""
@@ -67,7 +66,6 @@ class _Seat:
     process: ForkServerProcess
     pipe: Connection
     ticket: _Ticket | None = None
-    since: float = 0.0
     alarm: asyncio.TimerHandle | None = None
 
 
@@ -82,10 +80,15 @@ class Pool:
         self._waiting: dict[str, _Ticket] = {}
         self._closed = False
 
-    def start(self) -> None:
-        """Starts the processes; each warms up by itself."""
-        for _ in range(self.count):
-            self._seats.append(self._seat())
+    async def start(self) -> None:
+        """Starts the processes, the first of which waits for modules and loops to be there; questions may wait too."""
+        first = await asyncio.get_running_loop().run_in_executor(None, self._process)
+        self._seats.append(self._seated(*first))
+        while len(self._seats) < self.count and not self._closed:
+            self._seats.append(self._seated(*self._process()))
+        if self._closed:
+            self.close()
+        self._serve()
 
     def close(self) -> None:
         """Ends the processes; who waits is told."""
@@ -126,15 +129,26 @@ class Pool:
         for seat in list(self._seats):
             if seat.ticket is not None and seat.ticket.key == key:
                 _fail(seat.ticket, DroppedError())
-                if time.monotonic() - seat.since > PATIENCE_S:
-                    self._end(seat, DroppedError())
+                self._stop(seat)
 
     def _leave(self, ticket: _Ticket) -> None:
         if self._waiting.get(ticket.key) is ticket:
             del self._waiting[ticket.key]
         for seat in list(self._seats):
             if seat.ticket is ticket:
+                self._stop(seat)
+
+    def _stop(self, seat: _Seat) -> None:
+        """Tells a process that nobody waits for its answer; one that goes on for long is ended."""
+        ticket = seat.ticket
+        with contextlib.suppress(OSError):
+            seat.pipe.send(None)
+
+        def impatient() -> None:
+            if seat.ticket is ticket:
                 self._end(seat, DroppedError())
+
+        asyncio.get_running_loop().call_later(PATIENCE_S, impatient)
 
     def _serve(self) -> None:
         """Gives what waits to processes that are free, in order."""
@@ -143,7 +157,7 @@ class Pool:
             if seat is None:
                 return
             del self._waiting[key]
-            seat.ticket, seat.since = ticket, time.monotonic()
+            seat.ticket = ticket
             question = ticket.question
             loop = asyncio.get_running_loop()
             late = LostError(f"no answer within {question.longest_s:.0f} s; ask for a smaller machine")
@@ -175,11 +189,15 @@ class Pool:
             ticket.future.set_result(content)
         self._serve()
 
-    def _seat(self) -> _Seat:
+    def _process(self) -> tuple[ForkServerProcess, Connection]:
+        """A new process, and our end of its pipe."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, self._folder, self._memory), daemon=True)
         process.start()
         theirs.close()
+        return process, ours
+
+    def _seated(self, process: ForkServerProcess, ours: Connection) -> _Seat:
         seat = _Seat(process, ours)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._heard, seat)
         return seat
@@ -199,7 +217,7 @@ class Pool:
         if seat.ticket is not None:
             _fail(seat.ticket, why)
         if not self._closed:
-            self._seats.append(self._seat())
+            self._seats.append(self._seated(*self._process()))
             self._serve()
 
 
@@ -212,26 +230,36 @@ def _work(pipe: Connection, folder: Path, memory_bytes: int | None) -> None:
     """What a process does: it answers one question after the other from the same cache."""
     begin_process(None, ())
     from commsim.explore.answers import answer
-    from commsim.explore.warm import warm
+    from commsim.explore.warm import CACHE
     from commsim.memory import allow
-    from commsim.scenario.predictors import Cache
 
     allow(memory_bytes)
-    cache = Cache()
-    warm(cache)
 
     def say(what: str, done: int, of: int) -> None:
         pipe.send(("say", (what, done, of)))
+        if pipe.poll() and pipe.recv() is None:
+            raise _StoppedError
 
     while True:
         try:
-            name, state, more = pipe.recv()
-            pipe.send(("answer", answer(name, state, folder, cache, say, more)))
+            asked = pipe.recv()
+            if asked is None:  # to stop, when the answer was on its way
+                continue
+            name, state, more = asked
+            try:
+                made = answer(name, state, folder, CACHE, say, more)
+            except _StoppedError:
+                made = b"{}"
+            pipe.send(("answer", made))
             if memory_bytes is not None and _held_bytes() > memory_bytes + SPARE:
                 pipe.send(("full", None))
                 return
         except (EOFError, OSError):
             return
+
+
+class _StoppedError(BaseException):
+    """Nobody waits for the answer any more."""
 
 
 def _held_bytes() -> int:

@@ -43,6 +43,7 @@ def serve(
         server_header=False,
     )
     server = uvicorn.Server(config)
+    listening.listen()  # who comes early waits
     say(f"commsim explore: {address}")
     say("Only this machine can open it, with this address alone. Ctrl-C ends it.")
     sys.stdout.flush()

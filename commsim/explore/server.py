@@ -42,7 +42,7 @@ LONGEST_PLAN_S = 900.0
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -149,11 +149,12 @@ def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         del app
-        pool.start()
+        starting = asyncio.ensure_future(pool.start())  # the page need not wait for it
         try:
             yield
         finally:
             pool.close()
+            await starting
 
     return Guard(Starlette(routes=routes, lifespan=lifespan), token, port)
 

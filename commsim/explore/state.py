@@ -33,8 +33,10 @@ DEFAULTS = {
     "model": "llama3-70b",
     "tp": "8",
     "pp": "4",
-    "gb": "512",
+    "gb": "128",
     "seq": "8192",
+    "zero": "1",
+    "sp": "true",
 }
 """What the page begins with; a key that is not here is left to the machine and the library."""
 
@@ -185,7 +187,7 @@ class State:
             text = _written(name, _take(rest, key.path))
             if text is not None:
                 values[name] = text
-            elif name in DEFAULTS and name not in ("library",):
+            elif name in DEFAULTS and name != "library":
                 values[name] = ""  # the page's default is not the scenario's
         rest = _without_empty({k: v for k, v in rest.items() if k not in _NOT_ASKED})
         if rest:

@@ -1,21 +1,16 @@
-"""What a process of the page has in memory before it is asked: modules, and a first answer of each kind."""
+"""What a process of the page has in memory before it is asked: imported once, in the process that others fork from.
+
+Modules, compiled loops and the machine of the first answer are then there at once, also after a crash.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import commsim.explore.answers
-import commsim.explore.curve
-import commsim.nccl.predict
-import commsim.scenario.run  # noqa: F401
+from commsim.explore.answers import answer
+from commsim.scenario.predictors import Cache
 
-if TYPE_CHECKING:
-    from commsim.scenario.predictors import Cache
+CACHE = Cache()
+"""The machines and models that were built last; each process goes on with its own."""
 
-
-def warm(cache: Cache) -> None:
-    """Asks what the page begins with, so that the first question finds it."""
-    from commsim.explore.answers import answer
-
-    answer("curve", {}, Path(), cache, lambda what, done, of: None)
+answer("curve", {}, Path(), CACHE, lambda what, done, of: None)

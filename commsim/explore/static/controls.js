@@ -7,11 +7,12 @@ const POWERS = [1, 2, 4, 8, 16, 32, 64];
 const NODES = [1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 const RATES = ["", ...[25, 50, 100, 200, 400, 800, 1600].map((r) => `${r} Gb/s`)];
 const shipped = (values) => ["", ...values.map(String)];
-const COLLECTIVE = ["curve", "topology", "schedule", "log"], TRAINING = ["step", "plan"];
+const COLLECTIVE = ["curve", "topology", "log"], TRAINING = ["step", "plan"];
+const MACHINE = [...COLLECTIVE, ...TRAINING];  // the schedule knows no machine
 
 function groups(o) {
   return [
-    {legend: "Machine", controls: [
+    {legend: "Machine", tabs: MACHINE, controls: [
       {key: "on", label: "Preset", options: o.presets.map((p) => [p.name, p.name, p.text])},
       {key: "nodes", label: "Nodes", steps: NODES.map(String), number: true},
       {key: "rate", label: "Rate of a NIC", steps: RATES},
@@ -21,8 +22,8 @@ function groups(o) {
       {key: "leaf", label: "Nodes per leaf", steps: shipped([1, 2, 4, 8, 16, 32])},
       {key: "placement", label: "Order of the nodes", text: "in order; leaf, random, or 3, 0, 1", tabs: COLLECTIVE},
     ]},
-    {legend: "Faults", id: "faults", controls: []},
-    {legend: "Library", controls: [
+    {legend: "Faults", id: "faults", tabs: MACHINE, controls: []},
+    {legend: "Library", tabs: MACHINE, controls: [
       {key: "library", label: "Library", options: o.libraries.map((l) => [l, l === "none" ? "none: a raw schedule" : l])},
       {key: "version", label: "NCCL version", options: [["", `${o.version} (taken)`], ...o.versions.map((v) => [v, v])], when: nccl},
       {key: "ncclalgo", label: "Algorithm (NCCL_ALGO)", options: [["", "NCCL's choice"], ...o.ncclalgos.map((a) => [a, a])], tabs: COLLECTIVE, when: nccl},
@@ -31,10 +32,10 @@ function groups(o) {
       {key: "channels", label: "Channels", steps: shipped([1, 2, 4, 8, 16, 24, 32]), tabs: COLLECTIVE},
       {key: "registered", label: "Registered buffers", options: [["", "none"], ["buffer", "buffer (-R 1)"], ["window", "window (-R 2)"]], when: nccl},
     ]},
-    {legend: "Collective", tabs: COLLECTIVE, controls: [
-      {key: "collective", label: "Collective", options: o.collectives.map((c) => [c, c]), also: {schedule: "", algorithm: ""}},
-      {key: "sizes", label: "Sizes", text: "8 B .. 8 GiB x2"},
-      {key: "dtype", label: "Type", options: ["", "float32", "bfloat16", "float16", "float8_e4m3", "int8", "float64"].map((t) => [t, t || "float32 (taken)"])},
+    {legend: "Collective", tabs: [...COLLECTIVE, "schedule"], controls: [
+      {key: "collective", label: "Collective", options: () => (state.get("tab") === "schedule" ? Object.keys(o.algorithms) : o.collectives).map((c) => [c, c]), also: {schedule: "", algorithm: ""}},
+      {key: "sizes", label: "Sizes", text: "8 B .. 8 GiB x2", tabs: COLLECTIVE},
+      {key: "dtype", label: "Type", options: ["", "float32", "bfloat16", "float16", "float8_e4m3", "int8", "float64"].map((t) => [t, t || "float32 (taken)"]), tabs: COLLECTIVE},
     ]},
     {legend: "Training step", tabs: TRAINING, controls: [
       {key: "model", label: "Model", options: o.models.map((m) => [m, m])},
@@ -47,7 +48,7 @@ function groups(o) {
       {key: "seq", label: "Tokens of a sequence", steps: [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072].map(String)},
       {key: "vs", label: "Chunks per stage", steps: shipped([1, 2, 3, 4, 5, 8, 10])},
       {key: "pipeline", label: "Pipeline schedule", options: [["", "1f1b (taken)"], ...o.pipelines.map((p) => [p, p])]},
-      {key: "zero", label: "ZeRO stage", options: [["", "0 (taken)"], ["1", "1: optimizer"], ["2", "2: and gradients"], ["3", "3: and parameters"]]},
+      {key: "zero", label: "ZeRO stage", options: [["0", "0"], ["1", "1: optimizer"], ["2", "2: and gradients"], ["3", "3: and parameters"]]},
       {key: "recompute", label: "Recompute", options: ["", "none", "selective", "layerwise", "full"].map((r) => [r, r || "none (taken)"])},
       {key: "sp", label: "Sequence parallel", check: "true"},
       {key: "precision", label: "Precision", options: ["", "bf16", "fp16", "fp8", "fp32"].map((p) => [p, p || "bf16 (taken)"])},

@@ -6,10 +6,13 @@ import {controls} from "./controls.js";
 import {curve} from "./curve.js";
 import {machine} from "./machine.js";
 import {faults} from "./faults.js";
+import {dropAnywhere, log} from "./log.js";
 import {make} from "./make.js";
+import {plan} from "./plan.js";
+import {step} from "./step.js";
 import * as state from "./state.js";
 
-const TABS = [curve, machine, animation];
+const TABS = [curve, machine, animation, step, plan, log];
 const place = (id) => document.getElementById(id);
 let open = null, parts = null, known = null;
 
@@ -20,10 +23,11 @@ function say(text) {
   setTimeout(() => { if (place("said").textContent === text) place("said").textContent = ""; }, 2500);
 }
 
-function showError(text) {
+// What is wrong, as the command line says it; the answer before it stays, pale, unless it is of this question.
+function showError(text, answered = false) {
   place("error").hidden = !text;
   place("error").textContent = text || "";
-  place("panel").classList.toggle("stale", Boolean(text));
+  place("panel").classList.toggle("stale", Boolean(text) && !answered);
 }
 
 async function refresh() {
@@ -41,17 +45,20 @@ async function refresh() {
     button.tabIndex = chosen ? 0 : -1;
   }
   place("panel").setAttribute("aria-labelledby", `tab-${tab.id}`);
-  if (!tab.question) { tab.show(parts, null, context()); return; }
+  if (!tab.question) { tab.show(parts, null, context()); answered(); return; }
   place("panel").classList.add("asking");
   const answer = await ask("panel", tab.question, state.all());
   if (answer === null || open !== tab) return;
   place("panel").classList.remove("asking");
   showError(answer.error);
-  if (answer.error) { document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`; return; }
+  if (answer.error) { answered(); return; }
   place("warnings").replaceChildren(...(answer.warnings || []).map((text) => make("p", {}, `Warning: ${text}`)));
   tab.show(parts, answer, context());
-  document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`;
+  answered();
 }
+
+// Counts what has been shown: the tests wait for it.
+function answered() { document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`; }
 
 function context() { return {collective: state.get("collective"), say, showError, refresh}; }
 
@@ -90,8 +97,16 @@ async function main() {
   state.begin(known.defaults, known.start);
   tabs();
   controls(place("controls"), known);
+  const narrow = matchMedia("(max-width: 820px)");
+  const fold = () => { place("question").open = !narrow.matches; };
+  narrow.addEventListener("change", fold);
+  fold();
   faults(place("faults"));
   document.querySelectorAll("[data-form]").forEach((button) => button.addEventListener("click", () => copy(button.dataset.form)));
+  dropAnywhere(async (file) => {
+    if (tabOf() !== log) state.set({tab: "log"});
+    log.take(file, parts);
+  });
   state.onChange(refresh);
   await refresh();
 }
