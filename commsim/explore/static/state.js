@@ -29,16 +29,16 @@ export function get(key) { return values[key] ?? defaults[key] ?? ""; }
 // All that is said; what is not is left to the server, which has the same defaults.
 export function all() { return {...values}; }
 
-// Changes keys; while a slider moves the address is replaced, after that a change is a step back.
+// Changes keys; a change is a step back, all of one move of a slider together.
 export function set(changes, moving = false) {
   const changed = new Set(Object.entries(changes).filter(([k, v]) => get(k) !== v).map(([k]) => k));
   Object.assign(values, changes);
   const now = hash();
   if (now !== location.hash && !(now === "#" && location.hash === "")) {
-    history[moving || held ? "replaceState" : "pushState"](null, "", now);
+    history[held ? "replaceState" : "pushState"](null, "", now);
   }
   held = moving;
   if (changed.size) tell(changed);
 }
 
-let held = false;  // whether the last change was one of a slider that moves: its end replaces it
+let held = false;  // whether a slider moves
