@@ -25,9 +25,7 @@ def explore(
         ),
     ] = None,
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: 0, one that is free).")
-    ] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: 0, one that is free).")] = 0,
     browser: Annotated[bool, typer.Option(help="Whether to open the browser.")] = True,
     *,
     question: AskedOptions,

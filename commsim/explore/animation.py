@@ -37,7 +37,9 @@ def animation_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, An
     item = 1 if kind == "barrier" else 4
     schedule = build(kind, algorithm, ranks, BYTES, itemsize=item, ranks_per_node=nodes)
     if schedule.rows > MOST_MOVES:
-        raise ScheduleError(f"found {schedule.rows:,} moves, expected at most {MOST_MOVES:,} to look at; take fewer ranks")
+        raise ScheduleError(
+            f"found {schedule.rows:,} moves, expected at most {MOST_MOVES:,} to look at; take fewer ranks"
+        )
     apart = ranks if kind in _BY_SENDER else 0
     steps, first = _replayed(schedule, apart)
     goal = postcondition(schedule)
@@ -102,7 +104,9 @@ def _replayed(s: Schedule, apart: int) -> tuple[list[dict[str, Any]], list[list[
     columns = [c.tolist() for c in (s.src, s.dst, s.src_buffer, s.src_chunk, s.dst_buffer, s.dst_chunk, s.op)]
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         moves, writes = [], []
-        for src, dst, from_buffer, from_chunk, to_buffer, to_chunk, op in zip(*(c[begin:end] for c in columns), strict=True):
+        for src, dst, from_buffer, from_chunk, to_buffer, to_chunk, op in zip(
+            *(c[begin:end] for c in columns), strict=True
+        ):
             what = held.get((src, from_buffer, from_chunk))
             if what is not None:
                 writes.append(((dst, to_buffer, to_chunk), what, op == Op.REDUCE))
@@ -113,7 +117,9 @@ def _replayed(s: Schedule, apart: int) -> tuple[list[dict[str, Any]], list[list[
         touched = {place[0] for place, _, _ in writes}
         now = _cells(held, touched)
         old = {cell: n for cell, n in seen.items() if cell[0] in touched}
-        changed = [[e, d, now.get((e, d), 0)] for e, d in sorted({*now, *old}) if now.get((e, d), 0) != old.get((e, d), 0)]
+        changed = [
+            [e, d, now.get((e, d), 0)] for e, d in sorted({*now, *old}) if now.get((e, d), 0) != old.get((e, d), 0)
+        ]
         seen = {cell: n for cell, n in seen.items() if cell[0] not in touched} | now
         steps.append({"moves": moves, "cells": changed})
     return steps, first

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.document import raise_faults
 from commsim.document.types import Document
-from commsim.errors import CommsimError, ScenarioError
+from commsim.errors import CommsimError
 from commsim.explore.state import Question, State
 from commsim.scenario.load import check_document, plain_yaml
 from commsim.scenario.question_command import command_of, question_of
@@ -47,9 +47,7 @@ def answer(
         function = getattr(import_module(f"commsim.explore.{module}"), name)
         state = State.of(values)
         made = (
-            function(state, base_dir, cache, say, more or {})
-            if question in LONG
-            else function(state, base_dir, cache)
+            function(state, base_dir, cache, say, more or {}) if question in LONG else function(state, base_dir, cache)
         )
     except CommsimError as error:
         made = {"error": "\n".join(line.removeprefix(":1:1 ") for line in str(error).splitlines())}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from commsim.explore.drawing import Drawing, fault_place
 from commsim.report.topology_shapes import FILL
 from commsim.topology.graph import LinkKind, VertexKind
-
-if TYPE_CHECKING:
-    from commsim.explore.machine import Drawing
 
 MOST_IN_ROW = 32
 _SIZE = (42.0, 30.0)
@@ -20,13 +16,12 @@ _LEAVES = (VertexKind.GPU, VertexKind.NIC)
 
 def inside(d: Drawing, node: int) -> None:
     """Draws a node of the machine."""
-    from commsim.explore.machine import fault_place
-
     t = d.topology
     first, last = (int(v) for v in t.node_first_vertex[[node, node + 1]])
     kinds = {v: VertexKind(int(t.vertex_kind[v])) for v in range(first, last)}
     near: dict[int, dict[int, LinkKind]] = {v: {} for v in kinds}
-    for i in np.flatnonzero((t.link_src >= first) & (t.link_src < last) & (t.link_dst >= first) & (t.link_dst < last)):
+    mine = (t.link_src >= first) & (t.link_src < last) & (t.link_dst >= first) & (t.link_dst < last)
+    for i in np.flatnonzero(mine).tolist():
         near[int(t.link_src[i])][int(t.link_dst[i])] = LinkKind(int(t.link_kind[i]))
     parent, order = _hung(kinds, near)
     leaves = [v for v in order if kinds[v] in _LEAVES]
@@ -35,8 +30,8 @@ def inside(d: Drawing, node: int) -> None:
     switches = [v for v in kinds if kinds[v] == VertexKind.NVSWITCH]
     row_y = 26 + _RISE * depth
     gpus = [v for v in shown if kinds[v] == VertexKind.GPU]
-    for i, v in enumerate(switches):
-        d.place[v] = (d.width * (i + 0.5) / len(switches), row_y + _RISE)
+    for k, v in enumerate(switches):
+        d.place[v] = (d.width * (k + 0.5) / len(switches), row_y + _RISE)
     direct = sorted({(a, b) for a in gpus for b in gpus if a < b and near[a].get(b) == LinkKind.NVLINK})
     spans = [abs(d.place[a][0] - d.place[b][0]) for a, b in direct]
     d.height = row_y + (_RISE + 24 if switches else 26 + 0.25 * max(spans, default=0))
@@ -61,9 +56,7 @@ def _depth_of(d: Drawing, a: int, b: int) -> float:
     return 16 + 0.22 * abs(d.place[a][0] - d.place[b][0])
 
 
-def _hung(
-    kinds: dict[int, VertexKind], near: dict[int, dict[int, LinkKind]]
-) -> tuple[dict[int, int], list[int]]:
+def _hung(kinds: dict[int, VertexKind], near: dict[int, dict[int, LinkKind]]) -> tuple[dict[int, int], list[int]]:
     """By vertex what it hangs from, nearest to a CPU; and all of them so that children follow their parents."""
     parent: dict[int, int] = {}
     hosts = [v for v in kinds if kinds[v] == VertexKind.HOST]

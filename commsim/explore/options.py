@@ -6,16 +6,28 @@ from functools import cache
 from typing import Any
 
 from commsim.collectives.registry import ALGORITHMS
-from commsim.collectives.semantics import COLLECTIVES
+from commsim.collectives.semantics import COLLECTIVES, NCCL_TESTS
 from commsim.explore.state import DEFAULTS
-from commsim.nccl.environment import ALGORITHM_NAMES, NCCL_TESTS, PROTOCOL_NAMES
+from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
 from commsim.nccl.version import ASSUMED, format_version
 from commsim.topology.presets import list_presets
 from commsim.training.model import model_names
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.units import gbit_per_s
 
-VERSIONS = ("2.18.5", "2.19.4", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2", "2.27.7", "2.28.9")
+VERSIONS = (
+    "2.18.5",
+    "2.19.4",
+    "2.20.5",
+    "2.21.5",
+    "2.22.3",
+    "2.23.4",
+    "2.24.3",
+    "2.25.1",
+    "2.26.2",
+    "2.27.7",
+    "2.28.9",
+)
 """Releases that the page offers; any other can be typed in a scenario."""
 
 

@@ -50,7 +50,7 @@ def _number(text: str) -> float | int | str:
 
 
 def _flag(text: str) -> bool | str:
-    return {"true": True, "false": False}.get(text, text)  # type: ignore[no-any-return,call-overload]
+    return text == "true" if text in ("true", "false") else text
 
 
 def _faults(text: str) -> list[dict[str, Any]]:
@@ -59,7 +59,9 @@ def _faults(text: str) -> list[dict[str, Any]]:
     for part in filter(None, text.split(";")):
         match = re.fullmatch(r"(link|nic|node|switch):([^:]+):(failed|no_gdr|[0-9.]+)", part)
         if match is None:
-            raise ScenarioError(f"found the fault {show(part)}, expected one such as nic:0.3:0.5 or switch:leaf0:failed")
+            raise ScenarioError(
+                f"found the fault {show(part)}, expected one such as nic:0.3:0.5 or switch:leaf0:failed"
+            )
         kind, place, what = match.groups()
         where: Any = place
         if kind == "nic":
@@ -236,7 +238,8 @@ class State:
 
     def python(self, question: Question) -> str:
         """The call of the library that asks the same."""
-        return f"import commsim as cs\n\nresult = cs.run({pformat(self.document(question), sort_dicts=False, width=100)})\n"
+        plain = pformat(self.document(question), sort_dicts=False, width=100)
+        return f"import commsim as cs\n\nresult = cs.run({plain})\n"
 
 
 # -- places ---------------------------------
@@ -245,19 +248,17 @@ class State:
 def _put(plain: dict[str, Any], path: KeyPath, value: Any) -> None:
     at: Any = plain
     for here in path[:-1]:
-        at = at[here] if isinstance(at, list) else at.setdefault(here, {})
+        at = at.setdefault(here, {}) if isinstance(at, dict) else at[here]
     at[path[-1]] = value
 
 
 def _take(plain: Any, path: KeyPath) -> Any:
     """The value at a place, taken out; None where there is none."""
     for here in path[:-1]:
-        if isinstance(plain, list) and isinstance(here, int) and here < len(plain):
-            plain = plain[here]
-        elif isinstance(plain, dict) and here in plain:
-            plain = plain[here]
-        else:
+        known = plain if isinstance(plain, dict) else range(len(plain)) if isinstance(plain, list) else ()
+        if here not in known:
             return None
+        plain = plain[here]
     return plain.pop(path[-1], None) if isinstance(plain, dict) else None
 
 

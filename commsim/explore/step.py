@@ -144,12 +144,9 @@ def _changes(state: State) -> list[tuple[str, dict[str, str]]]:
         if int(value) % 2 == 0:
             changes.append((f"{noun} {int(value) // 2}", {key: str(int(value) // 2)}))
         changes.append((f"{noun} {2 * int(value)}", {key: str(2 * int(value))}))
-    for recompute in ("none", "selective", "full"):
-        if recompute != (state["recompute"] or "none"):
-            changes.append((f"recompute {recompute}", {"recompute": recompute}))
-    for zero in ("0", "1", "3"):
-        if zero != (state["zero"] or "0"):
-            changes.append((f"ZeRO {zero}", {"zero": zero}))
+    recompute, zero = state["recompute"] or "none", state["zero"] or "0"
+    changes += [(f"recompute {r}", {"recompute": r}) for r in ("none", "selective", "full") if r != recompute]
+    changes += [(f"ZeRO {z}", {"zero": z}) for z in ("0", "1", "3") if z != zero]
     changes += [(f"NICs of {rate}", {"rate": rate}) for rate in _RATES[2:] if rate != state["rate"]]
     changes.append(("without sequence parallel", {"sp": ""}) if state["sp"] else ("sequence parallel", {"sp": "true"}))
     return changes

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.collectives.registry import ALGORITHMS
 from commsim.explore.answers import answer
 from commsim.explore.options import options
 from commsim.scenario.predictors import Cache
-from typer.testing import CliRunner
 
 CACHE = Cache()
 PROGRESS: list[tuple[str, int, int]] = []
@@ -75,7 +75,7 @@ def test_the_three_forms_ask_the_same(tmp_path: Path) -> None:
     forms = asked("forms", values)
     words = forms["command"].split()
     assert words[:5] == ["commsim", "run", "all_reduce", "--on", "hgx-h100-ndr400"]
-    in_python = eval(forms["python"].partition("cs.run(")[2].rstrip(")\n"))  # noqa: S307
+    in_python = eval(forms["python"].partition("cs.run(")[2].rstrip(")\n"))
     assert in_python == yaml.safe_load(forms["yaml"])
     line = CliRunner().invoke(app, [*_split(forms["command"])[1:], "--no-files"])
     rows = [row for row in printed(values, tmp_path).splitlines() if row.startswith(" ")]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
+
 from commsim.cli import app
 from commsim.explore.answers import answer
 from commsim.explore.state import State
 from commsim.scenario.predictors import Cache
-from typer.testing import CliRunner
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -42,7 +43,7 @@ def printed(page: Page, folder: Path) -> str:
     """What `commsim run` prints of the page's question, copied as YAML."""
     path = folder / "question.yaml"
     path.write_text(copied(page, "yaml"))
-    return CliRunner().invoke(app, ["run", str(path), "--no-files"]).stdout
+    return str(CliRunner().invoke(app, ["run", str(path), "--no-files"]).stdout)
 
 
 def copied(page: Page, form: str) -> str:
@@ -62,8 +63,8 @@ def test_a_tab_opens(opened: Opened, tab: str) -> None:
     assert page.locator("#body h2").first.is_visible()
 
 
-def _move(control: Locator) -> str:
-    """Moves a control to another value; the keys of a state that it stands for."""
+def _move(control: Locator) -> None:
+    """Moves a control to another value."""
     kind = control.evaluate("e => e.tagName + ':' + (e.type || '')")
     if kind == "INPUT:range":
         control.press("ArrowRight" if control.evaluate("e => +e.value < +e.max") else "ArrowLeft")
@@ -76,7 +77,6 @@ def _move(control: Locator) -> str:
         changed = {"control-sizes": "1 KiB .. 1 MiB x4", "control-placement": "leaf"}
         control.fill(changed.get(str(control.get_attribute("id")), "3"))
         control.press("Enter")
-    return kind
 
 
 @pytest.mark.parametrize("tab", ["curve", "topology", "schedule", "step"])
@@ -193,7 +193,9 @@ def test_chunks_travel_step_by_step(opened: Opened) -> None:
     assert words.text_content() == "after step 1 of 14"
     page.select_option("[aria-label=Speed]", "3")
     page.click("#schedule-play")
-    page.wait_for_function("() => document.querySelector('#body output').textContent.startsWith('after step 3')", timeout=30_000)
+    page.wait_for_function(
+        "() => document.querySelector('#body output').textContent.startsWith('after step 3')", timeout=30_000
+    )
     page.click("#schedule-play")
     assert page.text_content("#schedule-play") == "Play"
     page.locator("#schedule-step").fill("14")
@@ -264,5 +266,7 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_serious(opened: 
     if width < 800:
         page.click("summary")
     found = Axe().run(page).response["violations"]
-    serious = [(v["id"], [n["html"][:150] for n in v["nodes"]][:3]) for v in found if v["impact"] in ("serious", "critical")]
+    serious = [
+        (v["id"], [n["html"][:150] for n in v["nodes"]][:3]) for v in found if v["impact"] in ("serious", "critical")
+    ]
     assert not serious

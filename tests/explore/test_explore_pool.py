@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from commsim.explore.pool import DroppedError, LostError, Pool, Question
 
 SMALL = {"nodes": "1", "on": "hgx-h100", "sizes": "1 MiB"}

@@ -10,10 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
+
 from commsim.explore.pool import DroppedError, LostError, Pool, Question
 from commsim.explore.server import LONGEST_LOG, LONGEST_STATE, application, new_token
 from commsim.explore.state import State
-from starlette.types import ASGIApp
 
 PORT = 4711
 TOKEN = "s3cret-token"
@@ -64,7 +65,7 @@ class Client:
         return asyncio.run(self._ask("POST", path, **more))
 
     async def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url=HOME) as client:  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url=HOME) as client:
             return await client.request(method, path, **more)
 
 
@@ -189,7 +190,7 @@ def test_a_dropped_question_has_no_content_and_a_lost_one_a_reason(client: Clien
 
 def test_long_work_says_how_far_it_is(client: Client) -> None:
     lines = client.post(f"/{TOKEN}/plan", json={"key": "k", "state": {}}).text.splitlines()
-    assert [json.loads(line) for line in lines][0] == {"what": "ranking", "done": 1, "of": 2}
+    assert json.loads(lines[0]) == {"what": "ranking", "done": 1, "of": 2}
     assert json.loads(lines[-1])["name"] == "plan"
 
 
