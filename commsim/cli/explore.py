@@ -32,18 +32,13 @@ def explore(
 ) -> None:
     """Ask by moving controls: a page in the browser, served from this machine alone, with curve, machine and step."""
     try:
-        import uvicorn
-
-        import commsim.explore.server
+        from commsim.explore.serve import serve
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise CommsimError("explore needs a web server: pip install 'commsim[ui]'") from None
-    del uvicorn, commsim.explore.server
     start = _start(scenario, overrides or [], question)
     listening = _listen(port)
-    from commsim.explore.serve import serve
-
     serve(listening, start, Path.cwd(), typer.echo, browser=browser)
 
 
@@ -54,6 +49,7 @@ def _listen(port: int) -> socket.socket:
     try:
         listening.bind(("127.0.0.1", port))
     except OSError as error:
+        listening.close()
         raise CommsimError(f"--port {port}: {error.strerror}; expected a port that is free, or 0 for any") from None
     return listening
 

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from explorer import Explorer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-ROOT = Path(__file__).parents[2]
 ARGUMENTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-
-
-class Explorer:
-    """A running `commsim explore` and its address."""
-
-    def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "commsim", "explore", "--no-browser", *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("commsim explore: http://127.0.0.1:"), line
-        self.address = line.split()[2]
-
-    def end(self) -> None:
-        """Ends it as Ctrl-C does."""
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait(20)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")

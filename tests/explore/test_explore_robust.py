@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from explorer import Explorer
 
 if TYPE_CHECKING:
-    from conftest import Explorer
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
@@ -90,8 +90,6 @@ def test_fifty_tabs_are_all_answered(explorer: Explorer, browser: Browser) -> No
 
 
 def test_after_a_kill_the_page_keeps_its_state_and_a_new_explorer_takes_it(browser: Browser) -> None:
-    from conftest import Explorer
-
     first = Explorer()
     page = browser.new_page()
     page.goto(first.address + "#nodes=2&rate=200+Gb%2Fs&sizes=1+MiB")
@@ -117,8 +115,6 @@ def test_after_a_kill_the_page_keeps_its_state_and_a_new_explorer_takes_it(brows
 
 
 def test_a_killed_explorer_leaves_no_process_behind() -> None:
-    from conftest import Explorer
-
     made = Explorer("--port", "0")
     port = int(made.address.split(":")[2].split("/")[0])
     with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
