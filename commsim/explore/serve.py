@@ -22,6 +22,18 @@ MOST_CONNECTIONS = 128
 """More are answered with 503: a browser opens six."""
 
 
+class _Server(uvicorn.Server):
+    """Who waits for an answer is told before connections are closed."""
+
+    pool: Pool | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends the processes, then the server."""
+        if self.pool is not None:
+            self.pool.close()
+        await super().shutdown(sockets)
+
+
 def serve(
     listening: socket.socket, start: State, folder: Path, say: Callable[[str], None], *, browser: bool = False
 ) -> None:
@@ -42,7 +54,8 @@ def serve(
         ws="none",
         server_header=False,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
+    server.pool = pool
     listening.listen()  # who comes early waits
     say(f"commsim explore: {address}")
     say("Only this machine can open it, with this address alone. Ctrl-C ends it.")
