@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,11 @@ from commsim.cli.run import why
 from commsim.cli.say import print_json, tracking
 from commsim.errors import CommsimError
 from commsim.scenario.load import find_scenario
+from commsim.scenario.workload.collective import CollectiveWork
 
 if TYPE_CHECKING:
     from commsim.scenario.result import Result
+    from commsim.scenario.run import Prepared
 
 
 def explain(
@@ -41,11 +44,12 @@ def explain(
     sizes = [parse_bytes(one) for one in size or ()]
     ready = [prepare(one) for one in load_scenarios(path, overrides or [])]
     documents = []
+    saved = path.parent / "result.json"
     for one in ready:
         with tracking(json_output) as progress:
-            predicted = run(one, progress)
+            predicted = run(_at_ends(one) if json_output and not saved.is_file() else one, progress)
             reasons = why(predicted, progress, sizes, what_if)
-        if not overrides and (warning := _difference(predicted, path.parent / "result.json")):
+        if not overrides and (warning := _difference(predicted, saved)):
             typer.echo(f"warning: {warning}", err=True)
         if json_output:
             documents.append({"name": predicted.name, "explanations": [to_dict(reason) for reason in reasons]})
@@ -65,6 +69,17 @@ def _scenario_of(name: str) -> Path:
         if (folder / file).is_file():
             return folder / file
     raise CommsimError(f"{folder}: found neither scenario.yaml nor best.yaml, expected a folder of commsim run or plan")
+
+
+def _at_ends(ready: Prepared) -> Prepared:
+    """The scenario with collectives of their smallest and largest size alone: what is explained without being asked."""
+    ends = [
+        work.model_copy(update={"sizes": (min(work.sizes), max(work.sizes))})
+        if isinstance(work, CollectiveWork) and work.sizes
+        else work
+        for work in ready.scenario.workload
+    ]
+    return replace(ready, scenario=ready.scenario.model_copy(update={"workload": tuple(ends)}))
 
 
 def _difference(result: Result, saved: Path) -> str:

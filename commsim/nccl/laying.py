@@ -86,6 +86,7 @@ class Laying:
         self._order_of_nets: dict[tuple[int, int], list[int]] = {}
         self._cost: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
         self._beside: dict[tuple[int, str], list[int]] = {}
+        self._nearest: dict[int, set[int]] = {}  # of each NIC the GPUs with the best path from it
         self._inside: list[list[tuple[tuple[tuple[int, int], ...], int]]] = []
         self._followers: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
 
@@ -388,9 +389,11 @@ class Laying:
             if self.version < _LOCAL_GPU_FIRST_SINCE or own is None:
                 return near
             return [own, *(g for g in near if g != own)]
-        scores = [(p.gbps, -len(p.links)) for p in paths]
+        if net not in self._nearest:
+            scores = [(p.gbps, -len(p.links)) for p in paths]
+            self._nearest[net] = {gpu for gpu, score in enumerate(scores) if score == max(scores)}
         turned = ((self.now.channels + i) % view.gpus for i in range(view.gpus))
-        return [g for g in turned if scores[g] == max(scores) and scores[g][0] >= gbps]
+        return [g for g in turned if g in self._nearest[net] and paths[g].gbps >= gbps]
 
     def _to_net(self, gpu: int, step: int, way: _Way) -> None:
         """From a GPU to the NICs by which the channel may leave."""

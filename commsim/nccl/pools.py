@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from commsim.engine.program import count_up
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
 
@@ -56,6 +57,43 @@ def spread(t: Topology, load: Float64) -> Float64:
     # A switch below which there is no NIC has links without a rate, which carry nothing.
     out[links] = carried[pool] * (t.link_bandwidth[links] / left) / np.maximum(described, 1e-9)[pool]
     return out
+
+
+@lru_cache(maxsize=1)
+def _members(t: Topology) -> tuple[Int64, Int64, Int64, Float64]:
+    """The pool of each link (-1: none), the links of all pools, pool after pool, where each pool's begin, and the
+    bytes/s of each link as described."""
+    links, pool, described = pools(t)
+    of_link = np.full(t.link_bandwidth.size, -1, np.int64)
+    of_link[links] = pool
+    left = np.ones(t.link_bandwidth.size) if t.link_share is None else t.link_share
+    rate = np.zeros(left.size)
+    rate[links] = t.link_bandwidth[links] / left[links]
+    first = np.concatenate([[0], np.cumsum(np.bincount(pool, minlength=described.size))])
+    return of_link, links[np.argsort(pool, kind="stable")], first, rate
+
+
+def spread_from(t: Topology, link: Int64, nbytes: Float64, lines: Float64) -> tuple[Int64, Float64, Float64]:
+    """As `spread` of two columns of some links in rising order: the links that then carry bytes, and the columns."""
+    if t.nodes > 1 and shares_ways(t):
+        described = pools(t)[2]
+        of_link, members, first, rate = _members(t)
+        pool = of_link[link]
+        inside = pool >= 0
+        if inside.any():
+            carried, joined = (np.bincount(pool[inside], c[inside], described.size) for c in (nbytes, lines))
+            reached = np.flatnonzero(carried > 0)
+            size = first[reached + 1] - first[reached]
+            of = np.repeat(reached, size)
+            more = members[np.repeat(first[reached], size) + count_up(size)]
+            link = np.concatenate([link[~inside], more])
+            least = np.maximum(described, 1e-9)[of]
+            columns = ((nbytes, carried), (lines, joined))
+            nbytes, lines = (np.concatenate([c[~inside], all_of[of] * rate[more] / least]) for c, all_of in columns)
+            order = np.argsort(link)
+            link, nbytes, lines = link[order], nbytes[order], lines[order]
+    kept = nbytes > 0
+    return link[kept], nbytes[kept], lines[kept]
 
 
 def described_rate(t: Topology, links: Int64) -> Float64:

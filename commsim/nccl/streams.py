@@ -58,11 +58,15 @@ class StreamWays:
     of: Int64
     own: Float64
 
+    def along(self, *each: Float64) -> tuple[Int64, list[Float64]]:
+        """The links of all streams, one after the other, and of figures of the streams columns beside them."""
+        used = self.links >= 0
+        return self.links[used], [np.broadcast_to(one[:, None], self.links.shape)[used] for one in each]
+
     def load(self, each: Float64, links: int) -> Float64:
         """What lies on each link of the topology where a stream carries so much, (links,)."""
-        used = self.links >= 0
-        spread = np.broadcast_to(each[:, None], self.links.shape)[used]
-        return np.bincount(self.links[used], spread, links).astype(np.float64)
+        link, (nbytes,) = self.along(each)
+        return np.bincount(link, nbytes, links).astype(np.float64)
 
 
 def stream_ways(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64) -> StreamWays:

@@ -7,6 +7,8 @@ that is needed. Both roads equal the event kernel on the explicit Schedule (test
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from commsim.nccl.lower import Float64, Loop, RingPlan
@@ -17,6 +19,9 @@ _MOST_STEPPED = 20_000_000
 
 _MOST_UNLIKE = 64
 """Different services up to which the paths through a loop are searched, once for each."""
+
+_FEW_STEPS = 10_000
+"""Steps of slices below which numba is not imported for them: it takes longer."""
 
 _SAME = 1e-13
 """Relative difference of times that are equal but for the rounding of their sums."""
@@ -118,6 +123,29 @@ def _one_loop(
     start: np.ndarray,
     staging: float = 0.0,
 ) -> tuple[np.ndarray, float]:
+    columns = [_plain(column) for column in (service, hop, keep, start)]
+    period = _period(columns)  # ranks as far apart do the same at the same time
+    service, hop, keep, first = (column[:period] for column in columns)
+    if steps * slices < _FEW_STEPS and "numba" not in sys.modules:
+        ended = _stepped(service, hop, keep, slices, steps, first, staging)
+    else:
+        from commsim.engine.loops.ring import stepped
+
+        ended = stepped(service, hop, keep, slices, steps, first, staging)
+    return np.tile(ended, start.size // period), float(ended.max())
+
+
+def _period(columns: list[np.ndarray]) -> int:
+    """The smallest number of ranks after which all columns repeat."""
+    n = columns[0].size
+    divisors = (p for p in range(1, n // 2 + 1) if n % p == 0)
+    return next((p for p in divisors if all((c[p:] == c[:-p]).all() for c in columns)), n)
+
+
+def _stepped(
+    service: np.ndarray, hop: np.ndarray, keep: np.ndarray, slices: int, steps: int, start: np.ndarray, staging: float
+) -> np.ndarray:
+    """As `commsim.engine.loops.ring.stepped`, to the bit, without numba, whose import takes longer than few steps."""
     free = start.copy()
     held = np.broadcast_to(start, (slices, start.size)).copy()  # when each rank holds each slice of this step
     for step in range(steps):
@@ -130,4 +158,4 @@ def _one_loop(
     for s in range(slices):
         np.maximum(held[s], free, out=free)
         free += keep
-    return free, float(free.max())
+    return free

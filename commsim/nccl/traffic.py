@@ -6,6 +6,9 @@ The bytes of a call lie on links as its channels go: over rings and trees betwee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from commsim.collectives.semantics import CHAINED
@@ -15,7 +18,7 @@ from commsim.nccl.machine import nic_efficiency
 from commsim.nccl.node_ways import Edges
 from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.peers import peer_edges
-from commsim.nccl.pools import spread
+from commsim.nccl.pools import spread_from
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.streams import stream_ways
@@ -39,30 +42,55 @@ def load_of(model: Predictor, collective: str, got: Prediction, groups: Int64 | 
     nodes = model.nodes
     t, comm = nodes.comm.topology, nodes.comm if groups is None else nodes.comm.elsewhere(groups)
     hop, inside = _bytes_of_hops(model, collective, got.nbytes, got.algorithm)
-    put, lines = np.zeros(t.link_bandwidth.size), np.zeros(t.link_bandwidth.size)
+    parts: list[_Part] = []
     if nodes.count > 1:
         edges, graphs, carried = _edges(nodes, collective, got.algorithm, got.nbytes, hop)
         if edges is None:
-            _on_ports(comm, nodes.count, put, lines, float(carried.max(initial=0.0)))
+            parts += _on_ports(comm, nodes.count, float(carried.max(initial=0.0)))
         else:
             first = nodes.count * np.arange(comm.copies)[:, None]
             src, dst = (first + edges.src).ravel(), (first + edges.dst).ravel()
             carried = np.tile(carried, comm.copies)
             ways = stream_ways(comm, graphs, src, dst)
             channels = ways.of.shape[1]
-            put += ways.load(carried[ways.edge] * ways.weight / channels, put.size)
-            lines += ways.load(ways.weight * (carried[ways.edge] > 0), put.size)
-    _on_neighbours(nodes, comm, put, lines, inside, got)
+            each = carried[ways.edge] * ways.weight / channels, ways.weight * (carried[ways.edge] > 0)
+            link, (nbytes, lines) = ways.along(*each)
+            parts.append(_Part(link, nbytes, lines))
+    parts += _on_neighbours(nodes, comm, inside, got)
     wire = PROTOCOLS[got.protocol].wire_factor if got.protocol in PROTOCOLS else 1.0
-    return lying(model, put * wire, lines, all_to_all=collective == "all_to_all")
+    link, nbytes, lines = _summed(parts, t.link_bandwidth.size)
+    return _lying(model, link, nbytes * wire, lines, all_to_all=collective == "all_to_all")
 
 
-def lying(model: Predictor, put: Float64, lines: Float64, *, all_to_all: bool = False) -> LinkLoad:
+class _Part(NamedTuple):
+    """Bytes and connections on links, of which one may stand several times."""
+
+    link: Int64
+    nbytes: Float64
+    lines: Float64
+
+
+def _summed(parts: Sequence[_Part], links: int) -> _Part:
+    """All parts, each link once and in rising order; few of a large machine's `links` are among them."""
+    every = _Part(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    used, place = np.zeros(links, bool), np.empty(links, np.int64)
+    used[every.link] = True
+    link = np.flatnonzero(used)
+    place[link] = np.arange(link.size)
+    at = place[every.link]
+    return _Part(link, *(np.bincount(at, c, link.size).astype(np.float64) for c in (every.nbytes, every.lines)))
+
+
+def lying(model: Predictor, put: Float64, lines: Float64) -> LinkLoad:
     """Bytes and connections, both (links,), on the links of the machine, where equal ways share them evenly."""
-    t = model.nodes.comm.topology
-    put, lines = spread(t, put), spread(t, lines)
-    link = np.flatnonzero(put > 0)
-    return LinkLoad(link, put[link], lines[link], _capacity(model, link, all_to_all=all_to_all))
+    link = np.flatnonzero((put > 0) | (lines > 0))
+    return _lying(model, link, put[link], lines[link], all_to_all=False)
+
+
+def _lying(model: Predictor, link: Int64, put: Float64, lines: Float64, *, all_to_all: bool) -> LinkLoad:
+    """As `lying`, on some links, each once and in rising order."""
+    link, put, lines = spread_from(model.nodes.comm.topology, link, put, lines)
+    return LinkLoad(link, put, lines, _capacity(model, link, all_to_all=all_to_all))
 
 
 def flow_of(
@@ -102,27 +130,27 @@ def _edges(
     return edges, trees if over_trees else rings, np.full(edges.src.size, hop)
 
 
-def _on_ports(comm: Comm, count: int, put: Float64, lines: Float64, carried: float) -> None:
-    """Lays what each node sends to the others of so many, and receives, evenly on its NICs that work."""
+def _on_ports(comm: Comm, count: int, carried: float) -> list[_Part]:
+    """What each node sends to the others of so many, and receives, evenly on its NICs that work."""
     t = comm.topology
     usable = t.usable_nics[comm.nodes]
-    share = carried / usable.sum(axis=1, keepdims=True)
-    for ports in (t.fabric.port_up, t.fabric.port_down):
-        at = ports[comm.nodes][usable]
-        put[at] += np.broadcast_to(share, usable.shape)[usable]
-        lines[at] += count - 1
+    share = np.broadcast_to(carried / usable.sum(axis=1, keepdims=True), usable.shape)[usable]
+    ports = (up[comm.nodes][usable].astype(np.int64) for up in (t.fabric.port_up, t.fabric.port_down))
+    return [_Part(at, share, np.full(at.size, count - 1.0)) for at in ports]
 
 
-def _on_neighbours(nodes: Nodes, comm: Comm, put: Float64, lines: Float64, nbytes: float, got: Prediction) -> None:
-    """Lays what each rank sends to its neighbour in the node on the links between them."""
+def _on_neighbours(nodes: Nodes, comm: Comm, nbytes: float, got: Prediction) -> list[_Part]:
+    """What each rank sends to its neighbour in the node, on the links between them."""
+    parts = [_Part(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))]
     for k, kind in enumerate(nodes.kinds):
         if kind.topology.ranks_per_node < 2:
             continue
         link, share = _hops_inside(kind, got.algorithm, alone=nodes.count == 1)
-        first = comm.topology.node_first_link[comm.nodes[comm.kind == k]]
+        first = comm.topology.node_first_link[comm.nodes[comm.kind == k]].astype(np.int64)
         at = (first[:, None] + link).ravel()
-        np.add.at(put, at, np.tile(nbytes * share, first.size))
-        np.add.at(lines, at, np.tile(max(1, got.channels) * share, first.size))
+        channels = max(1, got.channels)
+        parts.append(_Part(at, np.tile(nbytes * share, first.size), np.tile(channels * share, first.size)))
+    return parts
 
 
 def _hops_inside(kind: Kind, algorithm: str, *, alone: bool) -> tuple[Int64, Float64]:

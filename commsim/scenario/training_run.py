@@ -52,10 +52,17 @@ if TYPE_CHECKING:
 
 
 def run_training(
-    scenario: Setting, topology: Topology, spec: TrainingSpec, latency: float = 1.0
+    scenario: Setting,
+    topology: Topology,
+    spec: TrainingSpec,
+    latency: float = 1.0,
+    comm: GroupCalls | None = None,
 ) -> tuple[TrainingItem, list[str]]:
-    """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long."""
-    comm = comm_times(scenario, topology, latency)
+    """(item, warnings) of one training step on the scenario's machine, its hops `latency` times as long.
+
+    `comm` are fresh `comm_times` of the same library, machine and latency, where there are some.
+    """
+    comm = comm_times(scenario, topology, latency) if comm is None else comm
     program = training_program(scenario, topology, spec, comm)
     step, plan, offload = program.step, program.plan, program.plan.offload
     run = program.run()

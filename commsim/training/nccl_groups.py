@@ -176,7 +176,7 @@ class NcclGroups:
                 rows.setdefault(place, []).append(i)
             paces = self._places(groups, by_kind=True)
             alike = [
-                _Alike(place, paces[some[0]], groups[some], np.stack([_nodes(node[groups[i]]) for i in some]))
+                _Alike(place, paces[some[0]], groups[some], _nodes(node[groups[some]].astype(np.int64)))
                 for place, some in rows.items()
             ]
             self._alike[whole] = alike, self._places(groups.reshape(1, -1))[0]
@@ -283,9 +283,9 @@ def named(collective: str, nbytes: float, groups: Ranks) -> tuple[str, float]:
 
 
 def _nodes(of_ranks: Int64) -> Int64:
-    """The nodes of ranks in the order of their first ranks."""
-    nodes, first = np.unique(of_ranks, return_index=True)
-    return np.asarray(nodes[np.argsort(first)], np.int64)
+    """The nodes of ranks in the order of their first ranks, of groups (groups, n) that all change nodes alike."""
+    first = np.unique(of_ranks[0], return_index=True)[1]
+    return np.asarray(of_ranks[:, np.sort(first)], np.int64)
 
 
 def turns(rows: Int64) -> Int64:

@@ -29,6 +29,17 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
+class Turn(NamedTuple):
+    """A block of a stage's actions, their numbers among those of all stages, and the numbers of what it needs: of its
+    own stage, and of others."""
+
+    stage: int
+    block: tuple[Action, ...]
+    own: list[int]
+    near: list[int]
+    far: list[int]
+
+
 @dataclass(frozen=True, eq=False)
 class Order:
     """A schedule: ``actions[stage]`` in the order in which the stage does them.
@@ -94,6 +105,51 @@ class Order:
         return "B" if Action("B", micro_batch, chunk) in self._whole[stage] else "I"
 
     @cached_property
+    def turns(self) -> list[Turn]:
+        """All actions, block by block, each after what it needs; a ScheduleError where stages wait for each other."""
+        first = np.cumsum([0, *map(len, self.actions)]).tolist()
+        number = [{action: first[s] + i for i, action in enumerate(mine)} for s, mine in enumerate(self.actions)]
+        at, ended = [0] * self.stages, set[int]()
+        made: list[Turn] = []
+        waiting: dict[int, list[int]] = {}
+        ready = list(range(self.stages))
+        while ready:
+            stage = ready.pop()
+            mine = self.actions[stage]
+            while at[stage] < len(mine):
+                block = self.block(stage, at[stage])
+                own = [number[stage][one] for one in block]
+                pairs = (need for one in block for need in self.needs(stage, one))
+                needed = [(s == stage, number[s].get(a, -1)) for s, a in pairs if (s, a) != (stage, mine[at[stage]])]
+                missing = next((n for _, n in needed if n not in ended), None)
+                if missing is not None:
+                    waiting.setdefault(missing, []).append(stage)
+                    break
+                near, far = ([n for here, n in needed if here is same] for same in (True, False))
+                made.append(Turn(stage, block, own, near, far))
+                ended.update(own)
+                ready += [other for n in own for other in waiting.pop(n, [])]
+                at[stage] += len(block)
+        stuck = [stage for stage in range(self.stages) if at[stage] < len(self.actions[stage])]
+        if stuck:
+            action = self.actions[stuck[0]][at[stuck[0]]]
+            raise ScheduleError(
+                f"{self.name}: stage {stuck[0]} waits for ever before {action.kind} of micro-batch {action.micro_batch}"
+            )
+        return made
+
+    @cached_property
+    def awaited(self) -> list[list[list[tuple[int, Action]]]]:
+        """Per stage and action what the block that begins with it needs of other stages."""
+        return [
+            [
+                [need for one in self.block(stage, at) for need in self.needs(stage, one) if need[0] != stage]
+                for at in range(len(mine))
+            ]
+            for stage, mine in enumerate(self.actions)
+        ]
+
+    @cached_property
     def _whole(self) -> list[frozenset[Action]]:
         return [frozenset(a for a in mine if a.kind == "B") for mine in self.actions]
 
@@ -121,39 +177,24 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
 
     ScheduleError when the stages wait for each other.
     """
-    ended: dict[tuple[int, Action], float] = {}
-    at, clock = [0] * order.stages, [0.0] * order.stages
-    starts, ends = ([list[float]() for _ in range(order.stages)] for _ in range(2))
-    waiting: dict[tuple[int, Action], list[int]] = {}
-    ready = list(range(order.stages))
-    while ready:
-        stage = ready.pop()
-        mine = order.actions[stage]
-        while at[stage] < len(mine):
-            action = mine[at[stage]]
-            block = order.block(stage, at[stage])
-            needed = [need for one in block for need in order.needs(stage, one) if need != (stage, action)]
-            missing = next((need for need in needed if need not in ended), None)
-            if missing is not None:
-                waiting.setdefault(missing, []).append(stage)
-                break
-            arrived = max((ended[s, a] + send_s * (s != stage) for s, a in needed), default=0.0)
-            clock[stage] = max(clock[stage], arrived)
-            for one in block:
-                starts[stage].append(clock[stage])
-                clock[stage] += seconds(stage, one)
-                ends[stage].append(clock[stage])
-            for one in block:
-                ended[stage, one] = clock[stage]
-                ready += waiting.pop((stage, one), [])
-            at[stage] += len(block)
-    stuck = [stage for stage in range(order.stages) if at[stage] < len(order.actions[stage])]
-    if stuck:
-        action = order.actions[stuck[0]][at[stuck[0]]]
-        raise ScheduleError(
-            f"{order.name}: stage {stuck[0]} waits for ever before {action.kind} of micro-batch {action.micro_batch}"
-        )
-    return PipelineTimes([np.array(s) for s in starts], [np.array(e) for e in ends])
+    sizes = [len(mine) for mine in order.actions]
+    ended, clock = [0.0] * sum(sizes), [0.0] * order.stages
+    start_s, end_s = np.zeros(sum(sizes)), np.zeros(sum(sizes))
+    for stage, block, own, near, far in order.turns:
+        now = clock[stage]
+        for n in near:
+            now = max(now, ended[n])
+        for n in far:
+            now = max(now, ended[n] + send_s)
+        for n, action in zip(own, block, strict=True):
+            start_s[n] = now
+            now += seconds(stage, action)
+            end_s[n] = now
+        for n in own:
+            ended[n] = now
+        clock[stage] = now
+    cuts = np.cumsum(sizes)[:-1]
+    return PipelineTimes(np.split(start_s, cuts), np.split(end_s, cuts))
 
 
 def order_of(name: str, stages: int, micro_batches: int, actions: Sequence[Sequence[Action]], chunks: int = 1) -> Order:

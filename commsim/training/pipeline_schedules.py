@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
@@ -19,6 +20,7 @@ V_SHAPED = ("zb_v", "dualpipe_v")
 """Schedules with two chunks on every stage, which micro-batches pass down to the last stage and up again."""
 
 
+@lru_cache(maxsize=32)
 def build(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Order:
     """The schedule of a name in `SCHEDULES`; InfeasibleError says what it cannot do."""
     if name not in SCHEDULES:

@@ -27,6 +27,8 @@ STREAMS = ("compute", "tp", "cp", "ep", "pp", "dp")
 
 NAMES = ("F", "B", "I", "W", "tp", "cp", "ep", "send", "reduce", "gather", "optimizer")
 
+_CODES = {name: code for code, name in enumerate(NAMES)}
+
 Process = Generator[Any, Any, None]
 
 
@@ -135,28 +137,27 @@ class _Simulation:
 
     def _write(self, start: float, replica: int, stage: int, stream: int, name: str, nbytes: float = 0.0) -> None:
         endpoint = replica * self.order.stages + stage
-        self._rows.append((start, self.env.now, endpoint, stream, NAMES.index(name), round(nbytes)))
+        self._rows.append((start, self.env.now, endpoint, stream, _CODES[name], round(nbytes)))
 
     # -- processes ---------------------------------
 
     def _stage(self, replica: int, stage: int) -> Process:
         """The compute stream of a stage: its actions in order, each when its inputs have arrived."""
         env, order, machine = self.env, self.order, self.machine
-        factor = self.replicas[replica][stage]
+        known: dict[tuple[int, str], tuple[float, Flow | None]] = {}
         held: list[Action] = []  # what leaves with the next action
         for at, action in enumerate(order.actions[stage]):
-            for other, needed in (need for one in order.block(stage, at) for need in order.needs(stage, one)):
-                if other == stage:  # an earlier one of its own; what it sent may still be under way
-                    continue
+            for other, needed in order.awaited[stage][at]:
                 event = self._arrived[replica, other, needed]
                 if not event.processed:
                     yield event
             start = env.now
-            work = self.works[stage, action.chunk].of(action.kind)
-            seconds = self._seconds[(stage, action.chunk), action.kind] + (factor - 1.0) * work.compute
-            flow = machine.inside.get((stage, action.chunk, action.kind))
+            passed = action.chunk, action.kind
+            if passed not in known:
+                known[passed] = self._pass_of(replica, stage, action)
+            seconds, flow = known[passed]
             beside = None
-            if flow is not None and self.calls is not None and replica == 0 and self.calls.meets(flow.shared):
+            if flow is not None and self.calls is not None:
                 beside = self.calls.start(flow.shared, flow.seconds)
             if self._to_reduce(stage, action):
                 yield from self._backward_with_buckets(replica, stage, action, seconds)
@@ -178,6 +179,15 @@ class _Simulation:
                         yield sent
             held.clear()
 
+    def _pass_of(self, replica: int, stage: int, action: Action) -> tuple[float, Flow | None]:
+        """Seconds of a pass, and what it exchanges where others may hold it up."""
+        work = self.works[stage, action.chunk].of(action.kind)
+        longer = (self.replicas[replica][stage] - 1.0) * work.compute
+        flow = self.machine.inside.get((stage, action.chunk, action.kind))
+        if replica or flow is None or self.calls is None or not self.calls.meets(flow.shared):
+            flow = None
+        return self._seconds[(stage, action.chunk), action.kind] + longer, flow
+
     def _held_up(self, planned: float, alone_s: float, beside: Any) -> Process:
         """Wait as much beyond the planned end as the pass's own exchange took longer than alone."""
         if not beside.processed:
@@ -197,12 +207,15 @@ class _Simulation:
         yield from flow.carry(self.env, self.calls if replica == 0 else None)
         sent.succeed()
         self._write(start, replica, stage, 4, "send", flow.nbytes)
-        self.env.process(self._gathered(flow, self._arrived[replica, stage, action]))
+        arrived = self._arrived[replica, stage, action]
+        if flow.then_s:
+            self.env.process(self._gathered(flow, arrived))
+        else:
+            arrived.succeed()
 
     def _gathered(self, flow: Flow, arrived: Any) -> Process:
         """What the ranks of the stage that a message goes to do before they can use it."""
-        if flow.then_s:
-            yield self.env.timeout(flow.then_s)
+        yield self.env.timeout(flow.then_s)
         arrived.succeed()
 
     def _to_reduce(self, stage: int, action: Action) -> bool:
@@ -282,12 +295,10 @@ class _Simulation:
         compute = np.zeros(order.stages)
         exposed: dict[str, np.ndarray[Any, Any]] = {}
         for stage, mine in enumerate(order.actions):
-            for action in mine:
-                work = self.works[stage, action.chunk].of(action.kind)
-                compute[stage] += work.compute * factors[stage]
-                for exchange in work.exchanges:
-                    axis = "ep" if exchange.axis == "etp" else exchange.axis
-                    exposed.setdefault(axis, np.zeros(order.stages))[stage] += exchange.exposed(self.machine.slowdown)
+            seconds, by_axis = self._added(stage, mine, factors[stage])
+            compute[stage] = seconds
+            for axis, longer in by_axis.items():
+                exposed.setdefault(axis, np.zeros(order.stages))[stage] = longer
         busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
         update = max(self.machine.optimizer_s, default=0.0)
         # What gradients slow compute by is theirs; it adds up where the pipeline's last passes wait for one another.
@@ -307,6 +318,22 @@ class _Simulation:
             ends={"pipeline": self.pipeline_end, "gradients": self.gradients_end, "step": self.end},
             slowed_s=self._slowed,
         )
+
+    def _added(self, stage: int, actions: Sequence[Action], factor: float) -> tuple[float, dict[str, float]]:
+        """Seconds of compute of a stage's passes, and of what lies open of their exchanges by axis."""
+        known: dict[tuple[int, str], tuple[float, list[tuple[str, float]]]] = {}
+        compute, exposed = 0.0, dict[str, float]()
+        for action in actions:
+            passed = action.chunk, action.kind
+            if passed not in known:
+                work, slowdown = self.works[stage, action.chunk].of(action.kind), self.machine.slowdown
+                axes = [("ep" if e.axis == "etp" else e.axis, e.exposed(slowdown)) for e in work.exchanges]
+                known[passed] = work.compute * factor, axes
+            seconds, axes = known[passed]
+            compute += seconds
+            for axis, longer in axes:
+                exposed[axis] = exposed.get(axis, 0.0) + longer
+        return compute, exposed
 
 
 def completes_gradients(machine: StepCosts, last: list[set[Action]], stage: int, action: Action) -> bool:

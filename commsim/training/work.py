@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -115,7 +116,7 @@ class ChunkWork:
     I: Work  # noqa: E741 - the letter of the zero-bubble paper
     W: Work
 
-    @property
+    @cached_property
     def B(self) -> Work:
         """The whole backward."""
         return Work(self.I.compute + self.W.compute, self.I.exchanges + self.W.exchanges)

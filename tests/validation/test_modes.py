@@ -170,7 +170,7 @@ def test_three_lines_leave_nothing_of_three_lines() -> None:
 
 
 def test_baselines_are_there_for_every_size() -> None:
-    (facts,) = System([_log("x", nodes=2)]).facts
+    facts = System([_log("x", nodes=2)]).facts(0)
     assert facts.baselines is not None
     assert set(facts.baselines) == set(NAMES)
     assert all(np.all(seconds > 0) and seconds.size == len(SIZES) for seconds in facts.baselines.values())

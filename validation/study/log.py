@@ -64,17 +64,22 @@ class Entry:
 
 def read_entries(folders: Sequence[Path], case_files: Sequence[Path] = ()) -> list[Entry]:
     """The logs of some folders, and why those that cannot be read cannot."""
-    return [_read(case) for case in load_cases(folders, case_files)]
+    return read_cases(load_cases(folders, case_files))
+
+
+def read_cases(cases: Iterable[Case]) -> list[Entry]:
+    """The logs of some cases, and why those that cannot be read cannot."""
+    return [_read(case) for case in cases]
 
 
 def read_logs(folders: Sequence[Path], only: Sequence[str] | None = None) -> list[Log]:
     """The logs of folders that can be read, of slugs that match one of the patterns where there are any."""
-    return [entry.log for entry in chosen(read_entries(folders), folders, only) if entry.log is not None]
+    return [entry.log for entry in read_cases(chosen(load_cases(folders), folders, only)) if entry.log is not None]
 
 
-def chosen(entries: Iterable[Entry], folders: Sequence[Path], only: Sequence[str] | None) -> list[Entry]:
+def chosen(cases: Iterable[Case], folders: Sequence[Path], only: Sequence[str] | None) -> list[Case]:
     """Those whose slugs match one of the patterns, all without patterns; ScenarioError where none does."""
-    some = [e for e in entries if only is None or any(fnmatchcase(e.case.slug, pattern) for pattern in only)]
+    some = [case for case in cases if only is None or any(fnmatchcase(case.slug, pattern) for pattern in only)]
     if only is not None and not some:
         raise ScenarioError(f"no log of {', '.join(map(str, folders))} matches {', '.join(only)}")
     return some

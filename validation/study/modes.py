@@ -168,8 +168,12 @@ MODES: dict[str, Callable[[System, Collection[int]], dict[int, Outcome]]] = {
 }
 
 
+ALONE = ("zero-shot", "two", "few", "forced")
+"""Modes that ask nothing of other logs of the system."""
+
+
 def _shipped(system: System, i: int) -> Float64:
-    seconds = system.facts[i].seconds
+    seconds = system.facts(i).seconds
     assert seconds is not None
     return seconds
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,11 +72,17 @@ class System:
     def __init__(self, logs: Sequence[Log]) -> None:
         self.logs = logs
         self._predictors: dict[tuple[object, ...], FieldPredictor] = {}
-        self.facts = [self._facts(i) for i in range(len(logs))]
+        self._facts: dict[int, Facts] = {}
 
-    def known(self) -> list[int]:
-        """Indices of the logs that can be predicted."""
-        return [i for i, facts in enumerate(self.facts) if not facts.fault]
+    def facts(self, i: int) -> Facts:
+        """What is said of a log; it is predicted when it is asked for first."""
+        if i not in self._facts:
+            self._facts[i] = self._found(i)
+        return self._facts[i]
+
+    def known(self, some: Iterable[int] | None = None) -> list[int]:
+        """Indices of the logs that can be predicted, of some where they are given."""
+        return [i for i in (range(len(self.logs)) if some is None else some) if not self.facts(i).fault]
 
     def predictor(self, i: int) -> FieldPredictor:
         """The predictor of a log, which logs of the same machine and conditions share."""
@@ -90,7 +96,7 @@ class System:
         """The model of some sizes (None: all) of some logs."""
         return NcclModel([self.predictor(i) for i, _ in parts], [self.logs[i].curve(rows) for i, rows in parts])
 
-    def _facts(self, i: int) -> Facts:
+    def _found(self, i: int) -> Facts:
         log = self.logs[i]
         try:
             predictor = self.predictor(i)

@@ -112,7 +112,7 @@ def _of_pair(seen: Entry, unseen: Entry) -> list[Decision]:
     out = []
     for nbytes in sorted(set(logs[0].nbytes) & set(logs[1].nbytes)):
         at = [list(log.nbytes).index(nbytes) for log in logs]
-        names = [system.facts[i].choices[at[i]] for i in (0, 1)]
+        names = [system.facts(i).choices[at[i]] for i in (0, 1)]
         if names[0] == names[1]:
             continue
         predicted = float(np.log(seconds[0][at[0]] / seconds[1][at[1]]))

@@ -18,9 +18,9 @@ from commsim.nccl.version import format_version
 from commsim.processes import Pool
 from study.baselines import FREE_FIT, NAMES, three_lines
 from study.case import Case
-from study.cases import CLASSES, fabric_class
-from study.log import Entry, Float64, Log, chosen, read_entries
-from study.modes import BESIDE, Outcome, nothing_scored, outcomes
+from study.cases import CLASSES, fabric_class, load_cases
+from study.log import Entry, Float64, Log, chosen, read_cases
+from study.modes import ALONE, BESIDE, Outcome, nothing_scored, outcomes
 from study.paths import VALIDATION
 from study.reasons import Miss, explain, off_by
 from study.system import Facts, System
@@ -92,8 +92,11 @@ def validate(
     Fits see the logs of the same system in these folders, also those that are not scored. A system is predicted by one
     process, which keeps the graphs that it has searched.
     """
-    entries = read_entries(folders, case_files)
-    wanted = {id(entry) for entry in chosen(entries, folders, only)}
+    cases = load_cases(folders, case_files)
+    scored = chosen(cases, folders, only)
+    slugs = {case.slug for case in scored}
+    entries = read_cases(case for case in cases if case.slug in slugs or _needed(case, scored, modes))
+    wanted = {id(entry) for entry in entries if entry.case.slug in slugs}
     systems: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.log is not None:
@@ -104,7 +107,7 @@ def validate(
     ]
     order = sorted((k for k, job in enumerate(jobs) if job.wanted), key=lambda k: -jobs[k].cost)
     made: dict[int, tuple[Facts, dict[str, Outcome]]] = {}
-    with Pool(workers) as pool:
+    with Pool(min(workers, 1 + len(wanted) // _LOGS_OF_A_PROCESS)) as pool:
         results = pool.map(_predict, [jobs[k] for k in order])
         shown = results if progress is None else progress(results, "systems", len(order))
         for k, result in zip(order, shown, strict=True):
@@ -115,6 +118,16 @@ def validate(
         if reasons and "zero-shot" in modes:
             return Validation(listed, tuple(modes), _reasons(validation, entries, pool))
     return validation
+
+
+_LOGS_OF_A_PROCESS = 16
+"""Logs for which another process is started: it takes as long to begin as some of them."""
+
+
+def _needed(case: Case, scored: Sequence[Case], modes: Sequence[str]) -> bool:
+    """Whether a log is needed beside those that are scored: to fit their system, or to say why they are off."""
+    alone = set(modes) <= set(ALONE)
+    return any(_same_call(case, one) if alone else case.system == one.system for one in scored)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +144,9 @@ class _Job:
 
 def _predict(job: _Job) -> dict[int, tuple[Facts, dict[str, Outcome]]]:
     system = System(job.logs)
-    wanted = set(system.known()) & set(job.wanted)
+    wanted = set(system.known(job.wanted))
     made = {mode: outcomes(system, mode, wanted) for mode in job.modes}
-    return {i: (system.facts[i], {mode: made[mode][i] for mode in made if i in made[mode]}) for i in job.wanted}
+    return {i: (system.facts(i), {mode: made[mode][i] for mode in made if i in made[mode]}) for i in job.wanted}
 
 
 def _scored(entry: Entry, made: tuple[Facts, dict[str, Outcome]] | None) -> Scored:

@@ -1,4 +1,4 @@
-"""One loop of a ring by the longest paths through it, in time that grows with the ranks and not with their square.
+"""One loop of a ring: step by step, or by the longest paths through it, in time that grows with the ranks alone.
 
 Rank r sends slice after slice, each in `service[r]`, and a slice may be sent on `hop[r]` after that. A path through a
 loop of P steps of G slices goes on at a rank from one slice to the next, or with its slice to the next rank, a step
@@ -62,3 +62,32 @@ def longest_paths(
                 if last == 1 and service[r] == tau:
                     mark = b
     return end
+
+
+@compiled
+def stepped(
+    service: Float64, hop: Float64, keep: Float64, slices: int, steps: int, start: Float64, staging: float
+) -> Float64:
+    """When each rank has ended a loop that it began at `start`, (ranks,), slice by slice.
+
+    `staging` is what each slice of the first step takes more.
+    """
+    n = service.size
+    free = start.copy()
+    held = np.empty((slices, n))  # when each rank holds each slice of this step
+    for s in range(slices):
+        held[s] = start
+    for step in range(steps):
+        more = 0.0 if step else staging
+        for s in range(slices):
+            arrival = 0.0
+            for r in range(n):
+                begun = max(held[s, r], free[r])
+                held[s, r] = arrival  # from the rank before
+                free[r] = begun + (service[r] + more)
+                arrival = free[r] + hop[r]
+            held[s, 0] = arrival
+    for s in range(slices):
+        for r in range(n):
+            free[r] = max(held[s, r], free[r]) + keep[r]
+    return free
