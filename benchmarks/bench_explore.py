@@ -77,7 +77,7 @@ def moves(page: Page, sliders: tuple[tuple[str, tuple[int, ...]], ...]) -> list[
 
 
 COLLECTIVE = (("rate", (3, 4, 5, 6)), ("nodes", (1, 2, 3, 4, 5)), ("over", (1, 3, 5)), ("channels", (3, 4, 5)))
-STEP = (("tp", (2, 3)), ("pp", (1, 2, 3)), ("mb", (1, 0)), ("cp", (1, 0)), ("vs", (1, 2)))
+STEP = (("tp", (2, 3)), ("pp", (1, 2, 3)), ("mb", (1, 0)), ("cp", (1, 0)))
 
 
 def percentiles(seconds: list[float]) -> str:

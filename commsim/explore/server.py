@@ -109,7 +109,7 @@ def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
             body = json.loads(await _body(request, LONGEST_STATE))
             key, question = str(body["key"])[:100], Question(str(body["question"]), dict(body["state"]))
         except _TooLongError as error:
-            return JSONResponse({"error": str(error)}, 413)
+            return _too_long(error)
         except (ValueError, KeyError, TypeError):
             return JSONResponse({"error": "found no question, expected key, question and state"}, 400)
         return await _answered(pool, key, question)
@@ -123,7 +123,7 @@ def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
                 values = dict(request.query_params)
                 state = {k: v for k, v in values.items() if k not in ("name", "key", "against")}
             except _TooLongError as error:
-                return JSONResponse({"error": str(error)}, 413)
+                return _too_long(error)
             except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "the log did not come in time"}, 408)
             more = {"path": str(path), "against": values.get("against", "")}
@@ -161,6 +161,11 @@ def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
 
 class _TooLongError(Exception):
     pass
+
+
+def _too_long(error: _TooLongError) -> Response:
+    """The refusal, after which nothing more is read."""
+    return JSONResponse({"error": str(error)}, 413, {"Connection": "close"})
 
 
 async def _body(request: Request, most: int) -> bytes:

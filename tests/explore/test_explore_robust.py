@@ -125,7 +125,7 @@ def test_a_killed_explorer_leaves_no_process_behind() -> None:
     assert children
     made.process.kill()
     made.end()
-    for _ in range(100):
+    for _ in range(600):  # one that still imports ends after that
         if not any(_alive(pid) for pid in children):
             break
         threading.Event().wait(0.1)
