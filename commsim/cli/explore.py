@@ -12,7 +12,7 @@ from commsim.cli.options import AskedOptions, changes, spread
 from commsim.errors import CommsimError, ScenarioError
 
 if TYPE_CHECKING:
-    from commsim.explore.state import State
+    from commsim.explorer.state import State
 
 
 @spread
@@ -32,7 +32,7 @@ def explore(
 ) -> None:
     """Ask by moving controls: a page in the browser, served from this machine alone, with curve, machine and step."""
     try:
-        from commsim.explore.serve import serve
+        from commsim.explorer.serve import serve
     except ImportError as missing:
         if missing.name and missing.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -56,7 +56,7 @@ def _listen(port: int) -> socket.socket:
 
 def _start(scenario: str | None, overrides: list[str], question: AskedOptions) -> State:
     """The state that a scenario, a question in one line or an earlier address means."""
-    from commsim.explore.state import State
+    from commsim.explorer.state import State
 
     if scenario is None:
         if question.given or overrides:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.errors import CommsimError, ScenarioError
-from commsim.explore import serve as serving
-from commsim.explore.state import State
+from commsim.explorer import serve as serving
+from commsim.explorer.state import State
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_without_the_extra_it_says_in_one_line_what_to_install(monkeypatch: pyte
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *more, **named)
 
-    for name in [n for n in sys.modules if n.startswith(("commsim.explore.serve", missing))]:
+    for name in [n for n in sys.modules if n.startswith(("commsim.explorer.serve", missing))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(CommsimError) as fault:

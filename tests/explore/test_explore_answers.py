@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.collectives.registry import ALGORITHMS
-from commsim.explore.answers import answer
-from commsim.explore.options import options
+from commsim.explorer.answers import answer
+from commsim.explorer.options import options
 from commsim.scenario.predictors import Cache
 
 CACHE = Cache()

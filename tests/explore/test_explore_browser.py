@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from commsim.cli import app
-from commsim.explore.answers import answer
-from commsim.explore.state import State
+from commsim.explorer.answers import answer
+from commsim.explorer.state import State
 from commsim.scenario.predictors import Cache
 
 if TYPE_CHECKING:

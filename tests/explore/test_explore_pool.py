@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commsim.explore.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.pool import DroppedError, LostError, Pool, Question
 
 SMALL = {"nodes": "1", "on": "hgx-h100", "sizes": "1 MiB"}
 pytestmark = pytest.mark.slow  # processes start

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from commsim.explore.pool import DroppedError, LostError, Pool, Question
-from commsim.explore.server import LONGEST_LOG, LONGEST_STATE, application, new_token
-from commsim.explore.state import State
+from commsim.explorer.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.server import LONGEST_LOG, LONGEST_STATE, application, new_token
+from commsim.explorer.state import State
 
 PORT = 4711
 TOKEN = "s3cret-token"

@@ -9,7 +9,7 @@ import pytest
 
 from commsim.document.types import Document
 from commsim.errors import ScenarioError
-from commsim.explore.state import Question, State
+from commsim.explorer.state import Question, State
 from commsim.files import data_root
 from commsim.scenario.load import check_document, load_scenarios, said_by
 from commsim.scenario.schema import Scenario

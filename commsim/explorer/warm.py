@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commsim.explore.answers import answer
+from commsim.explorer.answers import answer
 from commsim.scenario.predictors import Cache
 
 CACHE = Cache()

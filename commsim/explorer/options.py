@@ -7,7 +7,7 @@ from typing import Any
 
 from commsim.collectives.registry import ALGORITHMS
 from commsim.collectives.semantics import COLLECTIVES, NCCL_TESTS
-from commsim.explore.state import DEFAULTS
+from commsim.explorer.state import DEFAULTS
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
 from commsim.nccl.version import ASSUMED, format_version
 from commsim.topology.presets import list_presets

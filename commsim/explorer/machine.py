@@ -14,8 +14,8 @@ import numpy as np
 
 from commsim.document.types import show
 from commsim.errors import ScenarioError
-from commsim.explore.drawing import Drawing, fault_place
-from commsim.explore.inside import inside
+from commsim.explorer.drawing import Drawing, fault_place
+from commsim.explorer.inside import inside
 from commsim.report.tables import format_time_us
 from commsim.report.topology_shapes import FILL, cut
 from commsim.scenario.run import prepare, run
@@ -24,7 +24,7 @@ from commsim.units import format_bandwidth, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.explore.state import State
+    from commsim.explorer.state import State
     from commsim.scenario.predictors import Cache
     from commsim.scenario.run import Prepared
     from commsim.topology.kinds import Float64
@@ -36,7 +36,7 @@ SIZE = "256 MiB"
 
 def machine_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
     """The fabric and one node, drawn; how busy a call of the chosen size keeps each link."""
-    from commsim.explore.answers import scenario_of
+    from commsim.explorer.answers import scenario_of
     from commsim.report.topology_tables import fabric_words
 
     ready = prepare(scenario_of(state, "collective", base_dir), cache)

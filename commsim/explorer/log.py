@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.accuracy.judge import CurveSource, apart, contradicted, judged, pairs
 from commsim.accuracy.judge_logs import judge_logs
 from commsim.errors import CommsimError, LogFormatError
-from commsim.explore.curve import overlay
+from commsim.explorer.curve import overlay
 from commsim.measure.parsers import read_measured
 from commsim.report.plots import comparison_chart
 from commsim.report.verdict import answer_line, chance, fit, verdict_table
@@ -17,8 +17,8 @@ from commsim.report.verdict import answer_line, chance, fit, verdict_table
 if TYPE_CHECKING:
     from commsim.accuracy.verdict import Verdict
     from commsim.accuracy.which_machine import Question
-    from commsim.explore.answers import Say
-    from commsim.explore.state import State
+    from commsim.explorer.answers import Say
+    from commsim.explorer.state import State
     from commsim.measure.records import Curve
     from commsim.scenario.predictors import Cache
 
@@ -72,7 +72,7 @@ def _paired(
     state: State, base_dir: Path, curves: list[Curve], against: str
 ) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
     if against == "page":
-        from commsim.explore.answers import scenario_of
+        from commsim.explorer.answers import scenario_of
 
         source = CurveSource(Path("the machine of the page"), Path(), None, scenario_of(state, "collective", base_dir))
         return pairs([source], curves), tuple(line for curve in curves for line in contradicted(source, curve))

@@ -43,7 +43,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What a process is asked: `answer` of `commsim.explore.answers`."""
+    """What a process is asked: `answer` of `commsim.explorer.answers`."""
 
     name: str
     state: Mapping[str, str]
@@ -75,7 +75,7 @@ class Pool:
     def __init__(self, count: int, folder: Path, memory_bytes: int | None) -> None:
         self.count, self._folder, self._memory = count, folder, memory_bytes
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["commsim.explore.warm"])
+        self._context.set_forkserver_preload(["commsim.explorer.warm"])
         self._seats: list[_Seat] = []
         self._waiting: dict[str, _Ticket] = {}
         self._closed = False
@@ -229,8 +229,8 @@ def _fail(ticket: _Ticket, why: Exception) -> None:
 def _work(pipe: Connection, folder: Path, memory_bytes: int | None) -> None:
     """What a process does: it answers one question after the other from the same cache."""
     begin_process(None, ())
-    from commsim.explore.answers import answer
-    from commsim.explore.warm import CACHE
+    from commsim.explorer.answers import answer
+    from commsim.explorer.warm import CACHE
     from commsim.memory import allow
 
     allow(memory_bytes)

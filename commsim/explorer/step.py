@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commsim.errors import CommsimError
-from commsim.explore.state import State
+from commsim.explorer.state import State
 from commsim.report.chart import Chart, Span
 from commsim.report.run_files import compared, tables
 from commsim.report.steps import breakdown_chart, figures_of, memory_chart, pipeline_chart
@@ -20,7 +20,7 @@ from commsim.scenario.run import prepare, run
 from commsim.units import GIB, format_time
 
 if TYPE_CHECKING:
-    from commsim.explore.answers import Say
+    from commsim.explorer.answers import Say
     from commsim.scenario.predictors import Cache
     from commsim.scenario.training_result import TrainingItem
 
@@ -33,7 +33,7 @@ _THIN = 0.3
 
 def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
     """Figures, causes, memory and timeline of the step that a state asks for, as `commsim run` prints them."""
-    from commsim.explore.answers import scenario_of
+    from commsim.explorer.answers import scenario_of
 
     result = run(prepare(scenario_of(state, "training", base_dir), cache), cache=cache)
     item = result.trainings[0]
@@ -128,7 +128,7 @@ def around_answer(
 
 def _stepped(state: State, base_dir: Path, cache: Cache) -> tuple[TrainingItem, float]:
     """The step, and tokens/s of all its GPUs."""
-    from commsim.explore.answers import scenario_of
+    from commsim.explorer.answers import scenario_of
 
     item = run(prepare(scenario_of(state, "training", base_dir), cache), cache=cache, notes=False).trainings[0]
     return item, item.tokens_per_s_per_gpu * item.step.world_size

@@ -21,9 +21,9 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from commsim.errors import CommsimError
-from commsim.explore.options import options
-from commsim.explore.pool import DroppedError, LostError, Pool, Question
-from commsim.explore.state import State
+from commsim.explorer.options import options
+from commsim.explorer.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.state import State
 from commsim.report import chart
 
 if TYPE_CHECKING:

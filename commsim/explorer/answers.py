@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError
-from commsim.explore.state import Question, State
+from commsim.explorer.state import Question, State
 from commsim.scenario.load import check_document, plain_yaml
 from commsim.scenario.question_command import command_of, question_of
 
@@ -32,7 +32,7 @@ QUESTIONS = {
     "log": "log:log_answer",
     "forms": "answers:forms_answer",
 }
-"""By name, the module of `commsim.explore` and its function of (state, folder, cache)."""
+"""By name, the module of `commsim.explorer` and its function of (state, folder, cache)."""
 
 LONG = frozenset({"plan", "log", "around"})
 """Those that say how far they are: their functions take `say` and `more` too."""
@@ -44,7 +44,7 @@ def answer(
     """The answer as JSON; ``{"error": ...}`` with the text of the command line where the input is at fault."""
     try:
         module, name = QUESTIONS[question].split(":")
-        function = getattr(import_module(f"commsim.explore.{module}"), name)
+        function = getattr(import_module(f"commsim.explorer.{module}"), name)
         state = State.of(values)
         made = (
             function(state, base_dir, cache, say, more or {}) if question in LONG else function(state, base_dir, cache)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import uvicorn
 
-from commsim.explore.pool import Pool
-from commsim.explore.server import application, new_token
-from commsim.explore.state import State
+from commsim.explorer.pool import Pool
+from commsim.explorer.server import application, new_token
+from commsim.explorer.state import State
 from commsim.memory import limit_bytes
 from commsim.processes import usable_cores
 

@@ -11,13 +11,17 @@ const COLLECTIVE = ["curve", "topology", "log"], TRAINING = ["step", "plan"];
 const MACHINE = [...COLLECTIVE, ...TRAINING];  // the schedule knows no machine
 
 function groups(o) {
+  const of = (key, unit = "") => () => {
+    const preset = o.presets.find((p) => p.name === state.get("on"));
+    return preset && preset[key] ? `${preset[key]}${unit}, as shipped` : "";
+  };
   return [
     {legend: "Machine", tabs: MACHINE, controls: [
       {key: "on", label: "Preset", options: o.presets.map((p) => [p.name, p.name, p.text])},
       {key: "nodes", label: "Nodes", steps: NODES.map(String), number: true},
-      {key: "rate", label: "Rate of a NIC", steps: RATES},
-      {key: "nics", label: "NICs per node", steps: shipped([1, 2, 4, 8, 16])},
-      {key: "gpus", label: "GPUs per node", steps: shipped([1, 2, 4, 8])},
+      {key: "rate", label: "Rate of a NIC", steps: RATES, shipped: of("rate", " Gb/s")},
+      {key: "nics", label: "NICs per node", steps: shipped([1, 2, 4, 8, 16]), shipped: of("nics")},
+      {key: "gpus", label: "GPUs per node", steps: shipped([1, 2, 4, 8]), shipped: of("gpus")},
       {key: "over", label: "Oversubscription", steps: shipped([1, 1.5, 2, 3, 4, 8]), after: ":1"},
       {key: "leaf", label: "Nodes per leaf", steps: shipped([1, 2, 4, 8, 16, 32])},
       {key: "placement", label: "Order of the nodes", text: "in order; leaf, random, or 3, 0, 1", tabs: COLLECTIVE},
@@ -27,9 +31,9 @@ function groups(o) {
       {key: "library", label: "Library", options: o.libraries.map((l) => [l, l === "none" ? "none: a raw schedule" : l])},
       {key: "version", label: "NCCL version", options: [["", `${o.version} (taken)`], ...o.versions.map((v) => [v, v])], when: nccl},
       {key: "ncclalgo", label: "Algorithm (NCCL_ALGO)", options: [["", "NCCL's choice"], ...o.ncclalgos.map((a) => [a, a])], tabs: COLLECTIVE, when: nccl},
-      {key: "algorithm", label: "Algorithm", options: () => [["", "the first"], ["auto", "the quickest of all"], ...of(o)], tabs: COLLECTIVE, when: () => state.get("library") === "none"},
+      {key: "algorithm", label: "Algorithm", options: () => [["", "the first"], ["auto", "the quickest of all"], ...algorithms(o)], tabs: COLLECTIVE, when: () => state.get("library") === "none"},
       {key: "protocol", label: "Protocol", options: [["", "NCCL's choice"], ...o.protocols.map((p) => [p, p])], tabs: COLLECTIVE, when: nccl},
-      {key: "channels", label: "Channels", steps: shipped([1, 2, 4, 8, 16, 24, 32]), tabs: COLLECTIVE},
+      {key: "channels", label: "Channels", taken: "chosen", steps: shipped([1, 2, 4, 8, 16, 24, 32]), tabs: COLLECTIVE},
       {key: "registered", label: "Registered buffers", options: [["", "none"], ["buffer", "buffer (-R 1)"], ["window", "window (-R 2)"]], when: nccl},
     ]},
     {legend: "Collective", tabs: [...COLLECTIVE, "schedule"], controls: [
@@ -46,7 +50,7 @@ function groups(o) {
       {key: "mb", label: "Micro-batch", steps: shipped([2, 4, 8, 16]), taken: "1"},
       {key: "gb", label: "Sequences per step", steps: [...POWERS, 128, 256, 512, 1024, 2048, 4096, 8192].map(String), number: true},
       {key: "seq", label: "Tokens of a sequence", steps: [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072].map(String)},
-      {key: "vs", label: "Chunks per stage", steps: shipped([1, 2, 3, 4, 5, 8, 10])},
+      {key: "vs", label: "Chunks per stage", taken: "as scheduled", steps: shipped([1, 2, 3, 4, 5, 8, 10])},
       {key: "pipeline", label: "Pipeline schedule", options: [["", "1f1b (taken)"], ...o.pipelines.map((p) => [p, p])]},
       {key: "zero", label: "ZeRO stage", options: [["0", "0"], ["1", "1: optimizer"], ["2", "2: and gradients"], ["3", "3: and parameters"]]},
       {key: "recompute", label: "Recompute", options: ["", "none", "selective", "layerwise", "full"].map((r) => [r, r || "none (taken)"])},
@@ -58,13 +62,13 @@ function groups(o) {
 
 function nccl() { return state.get("library") === "nccl"; }
 
-function of(o) { return (o.algorithms[state.get("collective")] || []).map(([name, text]) => [name, name, text]); }
+function algorithms(o) { return (o.algorithms[state.get("collective")] || []).map(([name, text]) => [name, name, text]); }
 
 function stepper(c, id) {
   const range = make("input", {type: "range", id, min: 0, max: c.steps.length - 1, step: 1});
   const words = () => {
     const value = state.get(c.key);
-    return value === "" ? c.taken || "as shipped" : value + (c.after || "");
+    return value === "" ? c.taken || (c.shipped && c.shipped()) || "as shipped" : value + (c.after || "");
   };
   const box = c.number && make("input", {type: "number", min: 1, max: 65536, "aria-label": `${c.label}, exactly`});
   const output = make("output", {for: id});

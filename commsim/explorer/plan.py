@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.document import validate
 from commsim.document.types import Document
-from commsim.explore.state import State
+from commsim.explorer.state import State
 from commsim.planner.clusters import machines
 from commsim.planner.plan import PlanAnswer, rank, scenario_of, shortlist, simulate
 from commsim.planner.question import PlanFile
 from commsim.report.plan_tables import choices_chart, counted, headline, rows, ties
 
 if TYPE_CHECKING:
-    from commsim.explore.answers import Say
+    from commsim.explorer.answers import Say
     from commsim.scenario.predictors import Cache
 
 BEST = 6

@@ -14,7 +14,7 @@ from commsim.document.types import show
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from commsim.explore.state import State
+    from commsim.explorer.state import State
     from commsim.scenario.predictors import Cache
 
 MOST_RANKS, MOST_MOVES, MOST_DATA = 64, 20_000, 256

@@ -13,14 +13,13 @@ from commsim.report.run_files import compared, tables
 from commsim.report.tables import bound_note, falls_note, format_time_us, slowest_note
 from commsim.report.view import view_of
 from commsim.scenario.run import prepare, run
-from commsim.units import format_bytes, gb_per_s
+from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
-    from commsim.explore.state import State
+    from commsim.explorer.state import State
     from commsim.measure.records import Curve
     from commsim.scenario.item import Item, Row
     from commsim.scenario.predictors import Cache
-    from commsim.scenario.result import Result
 
 COLUMNS = ("size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "bound (us)", "algorithm", "protocol", "channels",
            "bottleneck")  # fmt: skip
@@ -28,7 +27,7 @@ COLUMNS = ("size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "bound (us)", "a
 
 def curve_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
     """Chart, table, sentences and warnings of the collective that a state asks for."""
-    from commsim.explore.answers import scenario_of
+    from commsim.explorer.answers import scenario_of
 
     result = run(prepare(scenario_of(state, "collective", base_dir), cache), cache=cache)
     item = result.items[0]
@@ -40,15 +39,7 @@ def curve_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
         "sentences": [*view_of("items").sentences(shown, [item]), *_notes(item)],
         "warnings": list(result.warnings),
         "text": tables(shown),
-        "sizes": [[str(row.size_bytes), format_bytes(row.size_bytes)] for row in item.rows],
-        "machine": machine_facts(result),
     }
-
-
-def machine_facts(result: Result) -> dict[str, Any]:
-    """What the machine has where the state leaves it to the preset: the page shows it in its controls."""
-    t = result.topology
-    return {name: t[name] for name in ("gpu", "ranks", "nodes", "ranks_per_node", "nics_per_node", "oversubscription")}
 
 
 def curve_chart(item: Item, title: str) -> Chart:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commsim.explore.drawing import Drawing, fault_place
+from commsim.explorer.drawing import Drawing, fault_place
 from commsim.report.topology_shapes import FILL
 from commsim.topology.graph import LinkKind, VertexKind
 
