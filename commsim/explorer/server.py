@@ -89,22 +89,28 @@ class Guard:
             await Response("this is not for you\n", 403, media_type="text/plain")(scope, receive, safe)
 
 
-def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
-    """The page under its token; `start` is what it shows first."""
-    files = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
-    files |= {name: chart.STATIC / name for name in chart.SCRIPTS}
+class _Page:
+    """What each address of the page answers."""
 
-    async def page(request: Request) -> Response:
+    def __init__(self, pool: Pool, start: State) -> None:
+        self._pool, self._start = pool, start
+        self._files = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
+        self._files |= {name: chart.STATIC / name for name in chart.SCRIPTS}
+
+    async def file(self, request: Request) -> Response:
+        """The page itself, or a file of it."""
         name = request.path_params.get("name") or "index.html"
-        if name not in files:
+        if name not in self._files:
             return Response("no such file\n", 404, media_type="text/plain")
-        return FileResponse(files[name], media_type=TYPES[files[name].suffix])
+        return FileResponse(self._files[name], media_type=TYPES[self._files[name].suffix])
 
-    async def known(request: Request) -> Response:
+    async def options(self, request: Request) -> Response:
+        """What the controls offer, and the state that is shown first."""
         del request
-        return JSONResponse(options() | {"start": start.query()})
+        return JSONResponse(options() | {"start": self._start.query()})
 
-    async def ask(request: Request) -> Response:
+    async def ask(self, request: Request) -> Response:
+        """The answer to one question."""
         try:
             body = json.loads(await _body(request, LONGEST_STATE))
             key, question = str(body["key"])[:100], Question(str(body["question"]), dict(body["state"]))
@@ -112,38 +118,44 @@ def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
             return _too_long(error)
         except (ValueError, KeyError, TypeError):
             return JSONResponse({"error": "found no question, expected key, question and state"}, 400)
-        return await _answered(pool, key, question)
+        return await _answered(self._pool, key, question)
 
-    async def log(request: Request) -> Response:
-        name = Path(request.query_params.get("name", "")).name[:100] or "log.txt"
+    async def log(self, request: Request) -> Response:
+        """The verdict on a log, which is sent as it is; the state stands in the query."""
+        values = dict(request.query_params)
+        name = Path(values.pop("name", "")).name[:100].lstrip(".") or "log.txt"
+        key, against = values.pop("key", "")[:100], values.pop("against", "")
         with tempfile.TemporaryDirectory(prefix="commsim-") as folder:
             path = Path(folder) / "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
             try:
                 await asyncio.wait_for(_save(request, path), SLOWEST_UPLOAD_S)
-                values = dict(request.query_params)
-                state = {k: v for k, v in values.items() if k not in ("name", "key", "against")}
             except _TooLongError as error:
                 return _too_long(error)
             except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "the log did not come in time"}, 408)
-            more = {"path": str(path), "against": values.get("against", "")}
-            return await _answered(pool, values.get("key", "")[:100], Question("log", state, more))
+            question = Question("log", values, {"path": str(path), "against": against})
+            return await _answered(self._pool, key, question)
 
-    async def plan(request: Request) -> Response:
+    async def plan(self, request: Request) -> Response:
+        """A plan, step by step."""
         try:
             body = json.loads(await _body(request, LONGEST_STATE))
             key, question = str(body["key"])[:100], Question("plan", dict(body["state"]), {}, LONGEST_PLAN_S)
         except (_TooLongError, ValueError, KeyError, TypeError):
             return JSONResponse({"error": "found no question, expected key and state"}, 400)
-        return StreamingResponse(_lines(pool, key, question), media_type="application/x-ndjson")
+        return StreamingResponse(_lines(self._pool, key, question), media_type="application/x-ndjson")
 
+
+def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
+    """The page under its token; `start` is what it shows first."""
+    page = _Page(pool, start)
     routes = [
-        Route("/{token}/", page),
-        Route("/{token}/static/{name}", page),
-        Route("/{token}/options", known),
-        Route("/{token}/ask", ask, methods=["POST"]),
-        Route("/{token}/log", log, methods=["POST"]),
-        Route("/{token}/plan", plan, methods=["POST"]),
+        Route("/{token}/", page.file),
+        Route("/{token}/static/{name}", page.file),
+        Route("/{token}/options", page.options),
+        Route("/{token}/ask", page.ask, methods=["POST"]),
+        Route("/{token}/log", page.log, methods=["POST"]),
+        Route("/{token}/plan", page.plan, methods=["POST"]),
     ]
 
     @contextlib.asynccontextmanager

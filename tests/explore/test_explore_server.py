@@ -153,14 +153,15 @@ def test_a_question_that_is_too_long_is_refused(client: Client, pool: StandIn) -
     assert not pool.asked
 
 
-def test_a_log_is_handed_on_under_a_harmless_name(client: Client, pool: StandIn) -> None:
-    answer = client.post(
-        f"/{TOKEN}/log", params={"name": "../../etc/my log.txt", "nodes": "2", "against": "page"}, content=b"rows"
-    )
+@pytest.mark.parametrize(
+    ("name", "kept"), [("../../etc/my log.txt", "my_log.txt"), ("..", "log.txt"), ("", "log.txt"), ("/a/.x", "x")]
+)
+def test_a_log_is_handed_on_under_a_harmless_name(client: Client, pool: StandIn, name: str, kept: str) -> None:
+    answer = client.post(f"/{TOKEN}/log", params={"name": name, "nodes": "2", "against": "page"}, content=b"rows")
     assert answer.json()["text"] == "rows"
     assert answer.json()["state"] == {"nodes": "2"}
     path = Path(pool.asked[0].more["path"])
-    assert path.name == "my_log.txt"
+    assert path.name == kept
     assert not path.exists()  # gone with the answer
     assert pool.asked[0].more["against"] == "page"
 
