@@ -14,7 +14,7 @@ ECHARTS := echarts@6.1.0 esbuild@0.28.2
 BANNER  := /*! Apache ECharts 6.1.0, Copyright 2017-2026 The Apache Software Foundation, Apache-2.0; zrender, Copyright 2017 Baidu Inc., BSD-3-Clause; tslib, Copyright Microsoft Corporation, 0BSD. Bundled by "make charts". Licences: LICENSE-echarts.txt */
 FAST   := not slow and not benchmark_bar
 
-.PHONY: charts chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
+.PHONY: charts chakra architecture mutants readme accuracy-decisions accuracy-dumps accuracy-gloo accuracy-outside figures gallery examples reference schema help run test test-slow bench lint format types imports docs wheel-check ci clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -85,6 +85,9 @@ charts: ## bundle the chart library of pages anew, with npm, in an environment o
 	cd $(VENV)/charts && npm install --silent --no-save $(ECHARTS) && npx esbuild entry.js --bundle --minify \
 	  --legal-comments=none --format=iife --global-name=echarts --banner:js='$(BANNER)' --outfile=echarts.js
 	cp $(VENV)/charts/echarts.js commsim/report/static/echarts.js
+
+gallery: $(VENV)/.installed-dev ## run the commands of the gallery and write its pictures and page anew (eight minutes)
+	MPLBACKEND=Agg $(BIN)/python docs/gallery.py
 
 schema: $(VENV)/.installed-dev ## write the JSON Schemas of the documentation anew
 	for kind in scenario sweep plan; do $(BIN)/commsim schema $$kind > docs/reference/$$kind.schema.json; done

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,9 +149,19 @@ class Chart:
         return asdict(self)
 
     def to_json(self) -> str:
-        """The chart as JSON that may stand in a script element: no ``<`` closes it."""
-        plain = _rounded(self.to_dict())
+        """The chart as JSON that may stand in a script element: no ``<`` closes it.
+
+        Spans are ``[row, start, end, kind]``: thousands have few kinds of text, colour, note and place in the row.
+        """
+        kinds = list(dict.fromkeys(map(_kind, self.spans)))
+        place = {kind: i for i, kind in enumerate(kinds)}
+        spans = [[span.row, span.start, span.end, place[_kind(span)]] for span in self.spans]
+        plain = _rounded({**asdict(replace(self, spans=())), "spans": spans, "kinds": kinds})
         return json.dumps(plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _kind(span: Span) -> tuple[str, str, str, float, float]:
+    return span.text, span.colour, span.note, span.low, span.high
 
 
 def _rounded(value: Any) -> Any:

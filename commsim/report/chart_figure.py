@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ MOST_ABOVE = 2.0
 
 _TWO_COLUMNS = 42  # characters of a name up to which two columns of the legend fit beside each other
 _MANY_SPANS = 1500  # from which on spans are one picture: thousands of boxes are megabytes of SVG
+_LABEL = 30  # characters of a name of an axis beside a panel of height 1
 _LETTER = 0.085  # inches of a letter in a span, in the mean
 
 
@@ -34,7 +36,7 @@ def draw(*charts: Chart, provenance: str = "", width: float = 8.4, title: str = 
     names = list(dict.fromkeys(name for chart in charts for name in key_of(chart)))
     columns = _columns(names, width)
     ratios = [panel.height for panel in first.panels]
-    height = 1.35 + 2.75 * sum(ratios) + 0.21 * math.ceil(len(names) / columns) + 0.25 * bool(first.note)
+    height = 1.35 + 2.75 * sum(ratios) + 0.21 * math.ceil(len(names) / columns)
     grid: dict[str, Any] = {"nrows": len(ratios), "ncols": len(charts), "squeeze": False, "height_ratios": ratios}
     with style.drawing(width, height, provenance, sharex="col", **grid) as (figure, axes):
         handles: dict[str, Any] = {}
@@ -47,8 +49,6 @@ def draw(*charts: Chart, provenance: str = "", width: float = 8.4, title: str = 
             column[0].set_title(chart.title, pad=10 + 11 * _mark_rows(chart, chart.panels[0]))
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-        if first.note:
-            figure.supxlabel(first.note, x=0.992, ha="right", fontsize=7.5, color=style.MUTED)
         if len(names) > 1 or first.panels[0].series[0].look != "bars":
             place: dict[str, Any] = {"loc": "outside lower left", "columnspacing": 2.5, "borderaxespad": 0.4}
             figure.legend([handles[n] for n in names if n in handles], [n for n in names if n in handles],
@@ -73,6 +73,7 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     for shade in panel.shades:
         axes.axhspan(shade.low, shade.high, color=shade.colour, linewidth=0, zorder=0.5, label=shade.text or None)
     points, ends, banded = 0, dict.fromkeys(chart.x.categories, 0.0), ""
+    places = sorted(at for s in panel.series for at in s.x if not isinstance(at, str))
     for series in panel.series:
         x, y = _known(series, series.y)
         if series.low:
@@ -85,16 +86,19 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
                 x, y, bottom=bottoms, color=series.colour, label=series.name, width=0.72, edgecolor="white", lw=0.6
             )
             ends.update({str(at): low + high for at, low, high in zip(x, bottoms, y, strict=True)})
+            for at, text in zip(series.x, series.labels, strict=False):
+                place, centre = (at, ends[str(at)]), {"ha": "center", "va": "bottom", "fontsize": 8}
+                axes.annotate(text, place, (0, 2), textcoords="offset points", **centre)  # type: ignore[arg-type]
             continue
         axes.plot(x, y, label=series.name, color=series.colour, **_look(series, points, len(x)))
         points += series.look == "points"
         for at, value, text in zip(series.x, series.y, series.labels, strict=False):
             if text and value is not None:
-                _beside(axes, (at, value), text)
+                _beside(axes, (at, value), text, places)
     low, high = reach(panel)
     axes.set_yscale("log" if panel.y.scale == "log" else "linear")
     axes.set_ylim(low, high)
-    axes.set_ylabel(panel.y.label)
+    axes.set_ylabel(textwrap.fill(panel.y.label, max(12, int(_LABEL * panel.height))))
     _labels(axes.yaxis, panel.y)
     if panel.series[0].look == "bars":
         axes.grid(visible=False, axis="x")
@@ -102,9 +106,13 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     _names(axes, [series for series in panel.series if series.named])
 
 
-def _beside(axes: Axes, place: tuple[Any, float], text: str) -> None:
-    look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "zorder": 5}
-    axes.annotate(text, place, (6, 0), textcoords="offset points", **look)
+def _beside(axes: Axes, place: tuple[Any, float], text: str, places: Sequence[float]) -> None:
+    """A text beside a point, on the side where there is room."""
+    left = len(text) > 6 and place[0] > places[0] + 0.6 * (places[-1] - places[0])
+    plate = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "zorder": 5, "bbox": plate}
+    look["ha"] = "right" if left else "left"
+    axes.annotate(text, place, (-7 if left else 7, 0), textcoords="offset points", **look)
 
 
 def _known(series: Series, values: Sequence[float | None]) -> tuple[list[Any], list[float]]:
@@ -150,8 +158,8 @@ def _format(axis: Axis) -> Callable[[float], str]:
     if axis.unit == "bytes":
         return format_bytes
     if axis.unit == "s":
-        return format_time
-    return lambda value: f"{value:,.6g}" if abs(value) >= 1e-12 else "0"
+        return lambda value: format_time(value) if value else "0 s"
+    return lambda value: "0" if abs(value) < 1e-12 else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.6g}"
 
 
 def _labels(one: Any, axis: Axis) -> None:
@@ -170,9 +178,13 @@ def _labels(one: Any, axis: Axis) -> None:
     one.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
 
 
+def _x_label(chart: Chart) -> str:
+    return f"{chart.x.label}; {chart.note}" if chart.note else chart.x.label
+
+
 def _x_axis(axes: Axes, chart: Chart) -> None:
     x = chart.x
-    axes.set_xlabel(x.label)
+    axes.set_xlabel(_x_label(chart))
     places = sorted({at for p in chart.panels for s in p.series for at in s.x if not isinstance(at, str)})
     if x.scale == "category":
         every = max(1, -(-len(x.categories) // 16))
@@ -186,6 +198,8 @@ def _x_axis(axes: Axes, chart: Chart) -> None:
         axes.set_xticks(ticks, [_format(x)(at) for at in ticks])
     else:
         axes.set_xscale("log" if x.scale == "log" else "linear")
+        if x.scale == "log" and places and places[-1] < 1.01 * places[0]:
+            axes.set_xlim(places[0] / 2, places[-1] * 2)  # all at one place
         _limits(axes, x)
         _labels(axes.xaxis, x)
     _limits(axes, x)
@@ -200,11 +214,14 @@ def _limits(axes: Axes, x: Axis) -> None:
 
 def _mark_rows(chart: Chart, panel: Panel) -> int:
     """Rows that the names of marks take above a panel."""
-    return max((row for row, _ in _placed(chart, panel)), default=-1) + 1
+    return max((row for row, _, _ in _placed(chart, panel)), default=-1) + 1
 
 
-def _placed(chart: Chart, panel: Panel) -> Iterable[tuple[int, Mark]]:
-    """Marks with the row of their name, so that names do not run into each other; -1 where there is no room."""
+def _placed(chart: Chart, panel: Panel) -> Iterable[tuple[int, bool, Mark]]:
+    """Marks with the row of their name, so that names do not run into each other, and whether it stands to their left.
+
+    The row is -1 where there is no room.
+    """
     marks = [mark for mark in panel.marks if mark.text and isinstance(mark.x, (int, float))]
     places = [at for p in chart.panels for s in p.series for at in s.x if not isinstance(at, str)]
     if not marks or not places:
@@ -213,12 +230,12 @@ def _placed(chart: Chart, panel: Panel) -> Iterable[tuple[int, Mark]]:
     low, long = log(min(places)), (log(max(places)) - log(min(places))) or 1.0
     ends, placed = [-1.0, -1.0], []
     for mark in marks:
-        at = (log(float(mark.x)) - low) / long
-        row = next((k for k in (0, 1) if ends[k] <= at), -1)
-        row = row if at + 0.011 * len(mark.text) < 1.08 else -1
+        at, wide = (log(float(mark.x)) - low) / long, 0.0115 * len(mark.text) + 0.01
+        left = at + wide > 1.08  # no room to its right: it ends at the mark
+        row = next((k for k in (0, 1) if ends[k] <= at - left * wide), -1)
         if row >= 0:
-            ends[row] = at + 0.0115 * len(mark.text) + 0.01
-        placed.append((row, mark))
+            ends[row] = at + (not left) * wide
+        placed.append((row, left, mark))
     return placed
 
 
@@ -230,8 +247,9 @@ def _marks(axes: Axes, chart: Chart, panel: Panel) -> None:
             colour = mark.colour or style.BOUND
             axes.axvspan(mark.x, mark.to, color=colour, alpha=0.09, linewidth=0, zorder=0.4)  # type: ignore[arg-type]
     look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7.5, "color": style.MUTED, "va": "bottom"}
-    for row, mark in _placed(chart, panel):
+    for row, left, mark in _placed(chart, panel):
         if row >= 0:
+            look["ha"] = "right" if left else "left"
             axes.annotate(mark.text, (mark.x, 1.0), (0, 2 + 10 * row), xycoords=axes.get_xaxis_transform(), **look)
 
 
@@ -265,14 +283,12 @@ def _timeline(chart: Chart, provenance: str, width: float) -> Figure:
         if few:
             _texts(axes, chart.spans, end, 0.8 * width)
         axes.set_yticks(range(count), chart.rows)
-        axes.set(xlim=(chart.x.low or 0.0, end), ylim=(count - 0.5, -0.5), xlabel=chart.x.label)
+        axes.set(xlim=(chart.x.low or 0.0, end), ylim=(count - 0.5, -0.5), xlabel=_x_label(chart))
         _labels(axes.xaxis, chart.x)
         axes.grid(visible=False)
         axes.set_title(chart.title)
         handles = [Patch(color=colour, label=name) for name, colour in chart.key]
         figure.legend(handles=handles, loc="outside lower left", ncols=columns, columnspacing=1.2, borderaxespad=0.4)
-        if chart.note:
-            figure.supxlabel(chart.note, x=0.992, ha="right", fontsize=7.5, color=style.MUTED)
     return figure
 
 

@@ -19,24 +19,30 @@ if TYPE_CHECKING:
     from commsim.report.page import Part, Section
     from commsim.report.saved import Saved
     from commsim.scenario.result import Result
+    from commsim.topology.graph import Topology
 
 RAW_SCHEDULE = "A raw schedule is simulated on ideal links: no launch, no protocol, no software. Libraries are slower."
 
 
 def _draw_links(saved: Saved, selection: PictureChoice) -> Pictures:
-    from commsim.report.topology_plot import plot_topology
-    from commsim.report.topology_shapes import heat_of
     from commsim.scenario.setting import build_topology
 
     assert saved.scenario is not None
     topology = build_topology(saved.scenario)
     for suffix, item in selection.of(saved.links):
-        shares = {link.link: link.busy_share for link in item.use.links} if item.use else {}
-        busiest = max(shares, key=lambda name: shares[name])
-        busy = (
-            f"{item.collective} of {format_bytes(item.use_bytes)}; busiest {busiest} at {100 * shares[busiest]:.0f} %"
-        )
-        yield suffix, plot_topology(topology, heat_of(topology, shares), f"{saved.name}: {busy}")
+        yield suffix, plot_links(topology, item, saved.name)
+
+
+def plot_links(topology: Topology, item: Item, title: str) -> Figure:
+    """How busy every link is with a collective, on the drawing of the machine."""
+    from commsim.report.topology_plot import plot_topology
+    from commsim.report.topology_shapes import heat_of
+
+    heat = heat_of(topology, {link.link: link.busy_share for link in item.use.links} if item.use else {})
+    busy = f"{item.collective} of {format_bytes(item.use_bytes)}"
+    if heat.busiest >= 0:
+        busy += f"; busiest {topology.link_name(heat.busiest)} at {100 * heat.share[heat.busiest]:.0f} %"
+    return plot_topology(topology, heat, f"{title}: {busy}")
 
 
 def _draw_bound(saved: Saved, selection: PictureChoice) -> Pictures:
@@ -187,7 +193,7 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
-    from commsim.report.page import Section, Text, plot, size_cell, table
+    from commsim.report.page import Section, Text, picture, plot, size_cell, table
     from commsim.report.plots import bandwidth_chart
 
     mine = _of(item, comparisons)
@@ -207,6 +213,11 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
     notes = [f"{note[:1].upper()}{note[1:]}." for note in (falls_note(item), slowest_note(item)) if note]
     shown = table(columns, [_row(row) for row in item.rows], " ".join(notes))
     sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
+    if item.use is not None and item.use.links:
+        from commsim.scenario.setting import build_topology
+
+        drawing = plot_links(build_topology(result.scenario), item, result.name)
+        sections.append(Section(f"{item.collective}: links", (picture(drawing, "How busy every link is."),)))
     for c in mine:
         rows = [
             (

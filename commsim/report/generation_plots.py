@@ -85,7 +85,7 @@ def load_charts(item: GenerationFigures) -> tuple[Chart, Chart]:
         for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "clients", "ttft_s", "tpot_s")
     )
     words = tuple(f"{int(n):,} clients" for n in clients)
-    curve = Series("at other loads", user, gpu, style.PREDICTED_COLOURS[0], notes=words)
+    curve = Series("at other loads", user, gpu, style.PREDICTED_COLOURS[1], notes=words)
     named = replace(curve, labels=tuple(f"{int(n):,}" for n in clients))
     places = [replace(named, labels=apart(named, 0.08 * max(user), 0.06 * max(gpu)))]
     if item.tpot_s:

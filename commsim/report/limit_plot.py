@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 
+NAMES = ("what no schedule gets round", "other links")
+
+
 def plot_limit(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> Figure:
     """The picture as a Figure: links of the cut, or those that a linear program blames by their share of it."""
     share = np.full(topology.link_src.size, np.nan)
     edges = limit.binding if limit.cut is None else limit.cut.edges
     for edge in edges:
         share[list(network.links[edge])] = 1.0
-    return plot_topology(topology, Heat(share), f"{limit.collective}: {why(network, limit)}")
+    return plot_topology(topology, Heat(share, NAMES), f"{limit.collective}: {why(network, limit)}")

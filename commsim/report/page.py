@@ -138,7 +138,7 @@ def _template() -> Template:
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
-_MOST_SPANS = 2000
+_MOST_SPANS = 4000
 """Of a timeline on a page; one of more is a still picture, since a browser would be slow and the page long."""
 
 

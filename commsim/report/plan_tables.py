@@ -256,11 +256,11 @@ def choices_chart(listed: Sequence[dict[str, Any]], title: str) -> Chart:
         _places(cluster, [r for r in listed if r["cluster"] == cluster], colour)
         for cluster, colour in zip(clusters, colours, strict=True)
     ]
-    front = sorted((r for r in listed if r["pareto"]), key=lambda r: float(r["memory_GiB"]))
+    front = [r for r in listed if r["pareto"]]  # best first, whose name stands in any case
     costs, memory = [_cost(r) for r in listed], [float(r["memory_GiB"]) for r in listed]
     low, high = min(costs), max(costs)
     named = replace(_places(FRONT, front, style.INK), labels=tuple(map(_cut_words, front)))
-    clear = apart(named, 0.2 * (max(memory) - min(memory)), 0.05 * (high - low))
+    clear = apart(named, 0.3 * (max(memory) - min(memory)), 0.05 * (high - low))
     series.append(replace(named, labels=clear))
     best, shades = listed[0], []
     if margin := best.get("tie_margin"):  # none in files that were written before it was kept
@@ -278,11 +278,14 @@ def _cost(row: dict[str, Any]) -> float:
 
 
 def _cut_words(row: dict[str, Any]) -> str:
-    return f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}"
+    mesh = f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}"
+    own = {"v": row.get("virtual_stages", 1), "cp": row.get("cp", 1), "mb": row.get("micro_batch_size", 1)}
+    more = [f"{name} {value}" for name, value in own.items() if value != 1]
+    more += [f"recompute {row['recompute']}"] if row.get("recompute", "none") != "none" else []
+    return ", ".join([mesh, *more])
 
 
 def _places(name: str, some: Sequence[dict[str, Any]], colour: str) -> Series:
-    some = sorted(some, key=lambda r: float(r["memory_GiB"]))
     notes = tuple(f"rank {r['rank']}: {_cut_words(r)}" if "rank" in r else _cut_words(r) for r in some)
     x, y = tuple(float(r["memory_GiB"]) for r in some), tuple(map(_cost, some))
     return Series(name, x, y, colour, "points", notes=notes)

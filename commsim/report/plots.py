@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +56,8 @@ def bandwidth_chart(
     panels = [replace(p, series=tuple(_noted(s, choices) for s in p.series)) for p in panels[:1]] + panels[1:]
     if comparisons:
         panels.append(_errors(comparisons, measured, colours[1]))
-    return Chart(title, Axis("message size", "log", "bytes", switch=True), tuple(panels))
+    note = "errors above zero: predicted slower than measured" if comparisons else ""
+    return Chart(title, Axis("message size", "log", "bytes", switch=True), tuple(panels), note=note)
 
 
 def plot_bandwidth(
@@ -127,8 +129,10 @@ def _sizes(curve: Curve) -> tuple[float, ...]:
 
 
 def _switches(choices: Mapping[int, str]) -> Iterator[Mark]:
-    """A mark for the first size and wherever what runs changes."""
+    """A mark for the first size and wherever what runs changes, if it does."""
     last = ""
+    if len(set(choices.values())) < 2:
+        return
     for size, name in sorted(choices.items()):
         if name != last:
             yield Mark(float(size), name)
@@ -163,13 +167,16 @@ def _errors(comparisons: Sequence[Comparison], measured: Sequence[Curve], colour
 
 
 def figure_bytes(figure: Figure, form: str) -> bytes:
-    """The figure as a ``png`` or ``svg`` file, without a date, so the same figure is the same bytes."""
+    """The figure as a ``png`` or ``svg`` file, without a date, so the same figure is the same bytes.
+
+    In SVG what is named ``title:TEXT`` (its gid) shows the text where a pointer stays.
+    """
     import matplotlib as mpl
 
     stream = io.BytesIO()
     with mpl.rc_context(cast("Any", style.RC)):
         figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
-    return stream.getvalue()
+    return re.sub(rb'<g id="title:([^"]*)">', rb"<g><title>\1</title>", stream.getvalue())
 
 
 _MOST_SHOWN = 100.0

@@ -7,7 +7,7 @@ pictures need of a step, from a run in this process or from a saved one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -132,6 +132,8 @@ def memory_chart(step: StepFigures) -> Chart:
     holds = f"a GPU holds {capacity:.1f} GiB"
     series.append(Series(holds, stages, (capacity,) * len(stages), style.INK, "dashed"))
     peaks = [sum(parts.values()) / GIB for parts in memory]
+    if len(peaks) <= 32:
+        series[-2] = replace(series[-2], labels=tuple(f"{peak:.1f}" for peak in peaks))
     y = Axis("memory of one GPU (GiB)", low=0.0, high=1.08 * max(*peaks, capacity))
     panel = Panel(y, tuple(series), stacked=True, height=1.1)
     return Chart(f"{step.name}: memory by stage", Axis("pipeline stage", "category", categories=stages), (panel,))

@@ -49,10 +49,13 @@ STAGES = {
 }  # fmt: skip
 """Of a step of reinforcement learning."""
 
+# By the beginning of their names: what is alike shares a hue, so that every algorithm has its own in all pictures.
 _ALGORITHMS = {
     "ring": "#0072B2", "tree": "#D55E00", "nvls": "#009E73", "nvls_tree": "#CC79A7", "pat": "#E69F00",
-    "collnet_direct": "#56B4E9", "collnet_chain": "#8C510A", "recursive": "#882255", "direct": "#999933",
-    "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733", "gloo": "#555555",
+    "collnet": "#56B4E9", "sharp": "#56B4E9", "recursive": "#882255", "rabenseifner": "#882255", "direct": "#999933",
+    "pairwise": "#999933", "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733",
+    "dissemination": "#117733", "binomial": "#8C510A", "knomial": "#8C510A", "double_binary_tree": "#D55E00",
+    "chain": "#6699CC", "flat": "#555555", "parameter_server": "#555555", "reduce_": "#661100", "scatter": "#661100",
 }  # fmt: skip
 _COLLECTIVES = {
     "all_reduce": "#0072B2", "all_gather": "#009E73", "reduce_scatter": "#CC79A7", "broadcast": "#E69F00",
@@ -164,24 +167,23 @@ def colours(palette: Sequence[str], count: int) -> list[str]:
 
 
 def algorithm_colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each ``ring`` or ``ring/LL``: one for an algorithm in every picture, paler for LL and LL128.
+    """A colour for each ``ring`` or ``ring/LL``: that of its kind in every picture, paler for LL and LL128.
 
-    Algorithms without a colour of their own take those that are left.
+    Several of a kind in one picture are shades of it.
     """
-    plain = list(dict.fromkeys(name.split("/")[0] for name in names))
-    own = _own(plain, _ALGORITHMS)
+    own: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for name in dict.fromkeys(name.split("/")[0] for name in names):
+        kinds = [kind for kind in _ALGORITHMS if name.startswith(kind)]
+        hue = _ALGORITHMS[max(kinds, key=len)] if kinds else MUTED
+        taken[hue] = taken.get(hue, -1) + 1
+        own[name] = colours([hue], taken[hue] + 1)[-1]
     return {name: _paler(own[name.split("/")[0]], _PROTOCOLS.get(name.partition("/")[2], 0.0)) for name in names}
 
 
 def collective_colours(names: Sequence[str]) -> dict[str, str]:
     """A colour for each collective, the same in every picture."""
-    return _own(names, _COLLECTIVES)
-
-
-def _own(names: Sequence[str], table: dict[str, str]) -> dict[str, str]:
-    rest = [colour for name, colour in table.items() if name not in names]
-    others = iter(colours(rest or list(table.values()), len(names)))
-    return {name: table[name] if name in table else next(others) for name in names}
+    return {name: _COLLECTIVES.get(name, MUTED) for name in names}
 
 
 def _paler(colour: str, share: float) -> str:
@@ -199,34 +201,58 @@ def sequence(count: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.85 * i / max(1, count - 1))) for i in range(count)]
 
 
-_NUMBER = re.compile(r"[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)?")
+_HUES = (COMPUTE, TP, BACKWARD, DP, EP, PP)
+_NUMBER = re.compile(r"(?<![A-Za-z\d])[\d.,]*\d(?: ?(?:[KMGTP]i?B(?:/s)?|B|[MGT]b/s|[num]?s)\b)?")
 
 
 def ordered(names: Sequence[str]) -> list[int] | None:
     """The place of each name by its number, where the names are alike but for one; None of other names."""
-    from commsim.units import parse_bandwidth, parse_bytes, parse_time
-
     if len(names) < 2 or len({_NUMBER.sub("#", name) for name in names}) > 1:
         return None
     rows = list(zip(*(_NUMBER.findall(name) for name in names), strict=True))
     changing = [row for row in rows if len(set(row)) > 1]
     if len(changing) != 1:
         return None
-    values = []
-    for text in changing[0]:
-        bare = text.replace(",", "")
-        parse = parse_bandwidth if bare.endswith("/s") else parse_bytes if bare.endswith("B") else parse_time
-        values.append(float(bare) if bare[-1].isdigit() else float(parse(bare)))
+    values = [_value(text) for text in changing[0]]
     return [sorted(values).index(value) for value in values]
 
 
+def _value(text: str) -> float:
+    """The number of ``4`` or ``64 MiB``, in SI units."""
+    from commsim.units import parse_bandwidth, parse_bytes, parse_time
+
+    bare = text.replace(",", "")
+    if bare[-1].isdigit():
+        return float(bare)
+    parse = parse_bandwidth if bare.endswith("/s") else parse_bytes if bare.endswith("B") else parse_time
+    return float(parse(bare))
+
+
 def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
-    """Colours of lines: a sequence where their names are ordered values, those of the palette otherwise."""
+    """Colours of lines: a sequence where their names are ordered values, those of the palette otherwise.
+
+    Names of several kinds with values (``all_reduce, 1 MiB``) have a colour for each kind, paler for smaller values.
+    """
     places = ordered(names)
-    if places is None or len(names) < 3:
+    if places is not None and len(names) > 2:
+        shades = sequence(len(names))
+        return [shades[place] for place in places]
+    kind_of = {name: _NUMBER.sub("#", name.split(" and ")[0]) for name in names}  # several alike are as the first
+    kinds = list(dict.fromkeys(kind_of.values()))
+    if set(names) <= set(_COLLECTIVES):
+        return [_COLLECTIVES[name] for name in names]
+    if len(names) < 2 * len(kinds) or len(kinds) > len(_HUES):
         return colours(palette, len(names))
-    shades = sequence(len(names))
-    return [shades[place] for place in places]
+    hue = {kind: next((c for name, c in _COLLECTIVES.items() if name in kind), "") for kind in kinds}
+    if not all(hue.values()) or len(set(hue.values())) < len(kinds):
+        hue = dict(zip(kinds, _HUES, strict=False))
+    made = dict.fromkeys(names, "")
+    for kind in kinds:
+        mine = [name for name in names if kind_of[name] == kind]
+        mine.sort(key=lambda name: [_value(text) for text in _NUMBER.findall(name.split(" and ")[0])])
+        for i, name in enumerate(reversed(mine)):
+            made[name] = _paler(hue[kind], 0.6 * i / max(1, len(mine) - 1))
+    return list(made.values()) if len(made) == len(names) else colours(palette, len(names))
 
 
 def ink_on(colour: str) -> str:

@@ -174,7 +174,10 @@ def sweep_chart(points: Sequence[dict[str, Any]], path: str, figure: str, title:
     drawn.sort(key=lambda c: max(c.y) / max(min(c.y), 1e-30), reverse=True)
     shown, left = drawn[:MOST_CURVES], len(drawn) - MOST_CURVES
     names = [curve.label for curve in shown]
-    colours, named = style.line_colours(names, style.PREDICTED_COLOURS + style.MEASURED_COLOURS), len(names) > 1
+    colours, named = (
+        style.line_colours(names, style.PREDICTED_COLOURS + style.MEASURED_COLOURS),
+        style.ordered(names) is not None,
+    )
     unit, scale, words = _unit_of(shown[0])
     lines = [Series(c.label, tuple(scale * x for x in c.x), c.y, colour, named=named)
              for c, colour in zip(shown, colours, strict=True)]  # fmt: skip

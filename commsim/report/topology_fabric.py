@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.report.topology_marks import Notable, mark_line, title_of
 from commsim.report.topology_shapes import FILL, FILL_NODE, INK, LINE, MUTED, Heat, box, cut, ellipsis
 from commsim.topology.dragonfly import DragonflyRoutes, SprayedRoutes
 from commsim.topology.graph import LinkKind, Topology, VertexKind
@@ -35,14 +36,19 @@ class _TreePen:
     t: Topology
     fabric: TreeRoutes
     heat: Heat | None
+    notable: Notable
     leaves: dict[int, float] = field(default_factory=dict)
     spines: dict[int, float] = field(default_factory=dict)
 
     def line(self, ends: list[float], heights: list[float], links: Iterable[int], look: dict[str, Any]) -> None:
-        """A line for some links, in the colour of the heat if there is one."""
+        """A line for some links, in the colour of the heat if there is one, with its marks."""
         if self.heat is not None:
             look = look | self.heat.look(links, look["linewidth"] + 0.8)
-        self.ax.plot(ends, heights, zorder=1, **look)
+        links = list(links)
+        if not self.t.works[[link for link in links if link >= 0]].all():
+            look = look | {"linestyle": ":"}
+        self.ax.plot(ends, heights, zorder=1, gid=title_of(self.t, self.heat, links) or None, **look)
+        mark_line(self.ax, self.t, self.heat, (ends, heights), links)
 
     def switch(self, x: float, y: float, width: float, name: str) -> None:
         """A box for a switch."""
@@ -52,12 +58,12 @@ class _TreePen:
 _UPLINK = {"color": LINE[LinkKind.FABRIC], "linewidth": 1.1, "alpha": 0.8}
 
 
-def draw_fabric(ax: Axes, t: Topology, heat: Heat | None = None) -> None:
-    """The picture of the fabric, by its kind; of trees in the colours of `heat` if it is given."""
+def draw_fabric(ax: Axes, t: Topology, heat: Heat | None, wanted: Notable) -> None:
+    """The picture of the fabric, by its kind; of trees in the colours of `heat` if it is given, with what is wanted."""
     fabric = t.fabric_routes
     fabric = getattr(fabric, "base", fabric)  # static routes change no cable
     if isinstance(fabric, TreeRoutes):
-        _draw_tree(_TreePen(ax, t, fabric, heat))
+        _draw_tree(_TreePen(ax, t, fabric, heat, wanted))
     elif t.kind == "torus":
         draw_torus(ax, t)
     else:
@@ -67,7 +73,8 @@ def draw_fabric(ax: Axes, t: Topology, heat: Heat | None = None) -> None:
 
 def _draw_tree(pen: _TreePen) -> None:
     s, t = pen.fabric.shape, pen.t
-    groups = cut(s.groups, 3)
+    lit = [node // t.nodes_per_leaf for node in pen.notable.nodes] + [leaf // s.lanes for leaf in pen.notable.leaves]
+    groups = cut(s.groups, 3, lit)
     spans: dict[int, list[float]] = {}
     x = 0.0
     for g in groups:
@@ -90,9 +97,9 @@ def _draw_tree(pen: _TreePen) -> None:
 def _draw_group(pen: _TreePen, nodes: range, x: float, most_nodes: int) -> float:
     """The nodes under one group of leaves, from x on; returns where they end."""
     s = pen.fabric.shape
-    shown = cut(len(nodes), most_nodes)
+    shown = cut(len(nodes), most_nodes, [n - nodes[0] for n in pen.notable.nodes if n in nodes])
     end = x + sum(0.7 if k is None else _NODE for k in shown)
-    lanes = cut(s.lanes, _MOST_RAILS)
+    lanes = cut(s.lanes, _MOST_RAILS, [*pen.notable.nics, *(leaf % s.lanes for leaf in pen.notable.leaves)])
     group = nodes[0] // pen.t.nodes_per_leaf
     for i, lane in enumerate(lanes):
         at = x + (i + 0.5) * (end - x - 0.2) / len(lanes)
@@ -126,7 +133,7 @@ def _leaf_label(t: Topology, s: TreeShape, lane: int, width: float) -> str:
 def _draw_ports(pen: _TreePen, node: int, x: float) -> None:
     t, ports = pen.t, pen.t.fabric_routes
     assert ports is not None
-    nics = [n for n in cut(int(t.nics_of_nodes[node]), _MOST_RAILS) if n is not None]
+    nics = [n for n in cut(int(t.nics_of_nodes[node]), _MOST_RAILS, pen.notable.nics) if n is not None]
     for i, n in enumerate(nics):
         port = x - 0.75 + 1.5 * (i + 0.5) / len(nics)
         leaf = int(ports.leaf[node, n])
@@ -146,7 +153,7 @@ def _draw_spines(pen: _TreePen, spans: dict[int, list[float]], page: tuple[float
     s, fabric = pen.fabric.shape, pen.fabric
     for pod, span in spans.items():
         left, right = (min(span), max(span)) if s.pods > 1 else page
-        shown = cut(s.planes, 6) if s.planes > 1 else cut(s.spines, 6 if s.pods == 1 else 3)
+        shown = cut(s.planes, 6) if s.planes > 1 else cut(s.spines, 6 if s.pods == 1 else 3, pen.notable.spines)
         step = min(2.0, max(right - left, 1.5) / len(shown))
         for i, k in enumerate(shown):
             x = (left + right) / 2 + (i - (len(shown) - 1) / 2) * step

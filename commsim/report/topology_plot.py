@@ -6,6 +6,7 @@ groups are cut with an ellipsis. A node: rows of NICs, CPUs, PCIe switches, GPUs
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from commsim.report.topology_fabric import draw_fabric
+from commsim.report.topology_marks import mark_line, marks_of, notable, title_of
 from commsim.report.topology_shapes import (
     FILL,
     INK,
@@ -39,7 +41,8 @@ def plot_topology(topology: Topology, heat: Heat | None = None, title: str = "")
     """The picture as a matplotlib Figure; writes nothing. With `heat` links are coloured by how busy they were."""
     from matplotlib.figure import Figure
 
-    drawing = node_drawing(topology)
+    wanted = notable(topology, heat)
+    drawing = node_drawing(topology, wanted.node)
     several = topology.nodes > 1
     least = 12.0 if topology.kind in {"dragonfly", "torus"} and several else 9.0
     width = max(least, 1.22 * (drawing.right - drawing.left) + 1.0)
@@ -50,13 +53,19 @@ def plot_topology(topology: Topology, heat: Heat | None = None, title: str = "")
     sides = {"left": 0.02, "right": 0.98, "top": 1 - 0.95 / height, "bottom": 0.85 / height, "hspace": 0.12}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **sides)
     if several:
-        draw_fabric(figure.add_subplot(grid[0]), topology, heat)
-    draw_node(figure.add_subplot(grid[-1]), topology, drawing, None if heat is None else node_heat(topology, heat))
+        draw_fabric(figure.add_subplot(grid[0]), topology, heat, wanted)
+    hot = None if heat is None else node_heat(topology, heat, wanted.node)
+    draw_node(figure.add_subplot(grid[-1]), topology, drawing, hot)
+    marks = marks_of(figure.axes)
     _headline(figure, topology, title)
     if heat is None:
         _legend(figure, topology)
     else:
-        colour_bar(figure, height)
+        colour_bar(figure, height, heat)
+    if marks:
+        look: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "ncols": len(marks), "loc": "upper center"}
+        place = (0.5, 1 - 0.68 / height)
+        figure.legend(marks.values(), marks, bbox_to_anchor=place, **look)
     return figure
 
 
@@ -130,10 +139,11 @@ _Links: TypeAlias = dict[int, list[tuple[int, LinkKind, int]]]
 
 @dataclass
 class NodeDrawing:
-    """Places of the vertices of a node that are drawn, the links of all, and the extent of the drawing."""
+    """Places of the vertices of a node (its number) that are drawn, the links of all, and the extent of the drawing."""
 
     kinds: dict[int, VertexKind]
     near: _Links
+    node: int = 0
     place: dict[int, tuple[float, float]] = field(default_factory=dict)
     width: dict[int, float] = field(default_factory=dict)
     left: float = 0.0
@@ -156,13 +166,51 @@ class NodeDrawing:
             if kind == LinkKind.NVLINK and w in gpus and v < w
         ]
 
+    def both(self, v: int, w: int) -> list[int]:
+        """The links between two vertices, in both directions."""
+        return [link for a, b in ((v, w), (w, v)) for end, _, link in self.near[a] if end == b]
 
-def node_drawing(t: Topology) -> NodeDrawing:
-    """Where every vertex of node 0 stands."""
-    near: _Links = {int(v): [] for v in np.flatnonzero(t.vertex_node == 0)}
-    for link in range(int(t.node_first_link[1])):
+    def way(self, v: int, w: int) -> tuple[list[float], list[float]]:
+        """The places of a line from box to box: through gaps of the rows in between, so that it runs behind no box."""
+        low, high = sorted((v, w), key=lambda one: self.place[one][1])
+        (x0, y0), (x1, y1) = self.place[low], self.place[high]
+        if self.kinds[low] == VertexKind.NVSWITCH:
+            x0 = x1  # it is as wide as what hangs on it
+        if y0 == y1:
+            return [x0, x1], [y0, y1]
+        y0, y1 = y0 + _HALF, y1 - _HALF
+        xs, ys = [x0], [y0]
+        for row in sorted({y for _, y in self.place.values() if y0 < y < y1}):
+            boxes = sorted(
+                (x - half, x + half)
+                for u, (x, y) in self.place.items()
+                if y == row
+                for half in (self.width.get(u, _WIDTH[self.kinds[u]]) / 2,)
+            )
+            straight = xs[-1] + (x1 - xs[-1]) * (row - ys[-1]) / (y1 - ys[-1])
+            lean = abs(x1 - xs[-1]) / (y1 - ys[-1]) * _HALF  # what a straight line moves by beside a box
+            if all(straight + lean < a or straight - lean > b for a, b in boxes):
+                continue
+            ends = [-math.inf, *(edge for pair in boxes for edge in pair), math.inf]
+            gaps = [
+                (a + _BESIDE, b - _BESIDE) for a, b in zip(ends[::2], ends[1::2], strict=True) if b - a > 2 * _BESIDE
+            ]
+            at = min((min(max(straight, a), b) for a, b in gaps), key=lambda x: abs(x - straight))
+            xs += [at, at]
+            ys += [row - _HALF - 0.04, row + _HALF + 0.04]
+        return [*xs, x1], [*ys, y1]
+
+
+_HALF, _BESIDE = 0.25, 0.05
+"""Half the height of a box, and how far from it a line passes beside it."""
+
+
+def node_drawing(t: Topology, node: int = 0) -> NodeDrawing:
+    """Where every vertex of a node stands."""
+    near: _Links = {int(v): [] for v in np.flatnonzero(t.vertex_node == node)}
+    for link in range(int(t.node_first_link[node]), int(t.node_first_link[node + 1])):
         near[int(t.link_src[link])].append((int(t.link_dst[link]), LinkKind(int(t.link_kind[link])), link))
-    d = NodeDrawing({v: VertexKind(int(t.vertex_kind[v])) for v in near}, near)
+    d = NodeDrawing({v: VertexKind(int(t.vertex_kind[v])) for v in near}, near, node)
     gpus = d.of_kind(VertexKind.GPU)
     shown = gpus if len(gpus) <= _MOST_GPUS else gpus[:8]
     d.hidden = len(gpus) - len(shown)
@@ -221,8 +269,9 @@ def _nic_places(d: NodeDrawing, t: Topology) -> dict[int, float]:
     for i, v in enumerate(d.of_kind(VertexKind.NIC)):
         parents = [d.place[w][0] for w, _, _ in d.near[v] if w in d.place]
         if parents:
-            users = np.flatnonzero(t.group_of(0).node_routes.nearest_nic == i)
-            first = int(t.rank_vertex[users[0]]) if len(users) else -1
+            rank = int(t.node_first_rank[d.node])
+            users = np.flatnonzero(t.group_of(rank).node_routes.nearest_nic == i)
+            first = int(t.rank_vertex[rank + users[0]]) if len(users) else -1
             x[v] = d.place[first][0] if first in d.place else parents[0]
     return x
 
@@ -233,40 +282,39 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing, heat: Heat | None = None) -
     def look(v: int, w: int, kind: LinkKind, thick: float) -> dict[str, Any]:
         if heat is None:
             return {"color": LINE[kind], "linewidth": thick}
-        both = [link for a, b in ((v, w), (w, v)) for end, _, link in d.near[a] if end == b]
-        return heat.look(both, max(thick, 2.6))
+        return heat.look(d.both(v, w), max(thick, 2.6))
 
     ax.set(xlim=(d.left, d.right), ylim=(d.bottom, d.top))
     ax.axis("off")
     arcs = d.arcs()
     direct = {(v, w) for v, w, _ in arcs}
-    for v, (x, y) in d.place.items():
+    for v in d.place:
         for w, kind, _ in d.near[v]:
             if w not in d.place or v > w or (kind == LinkKind.NVLINK and (v, w) in direct):
                 continue
             if kind == LinkKind.HOST:
                 _host_link(ax, d, (v, w), look(v, w, kind, 1.8))
                 continue
-            far = d.place[w]
-            xs = (
-                far[0] if d.kinds[v] == VertexKind.NVSWITCH else x,
-                x if d.kinds[w] == VertexKind.NVSWITCH else far[0],
-            )
             thick = 3.2 if kind in {LinkKind.NVLINK, LinkKind.C2C} else 1.8
-            ax.plot(xs, (y, far[1]), zorder=1, **look(v, w, kind, thick))
+            said = title_of(t, heat, d.both(v, w)) or None
+            ax.plot(*d.way(v, w), zorder=1, gid=said, **look(v, w, kind, thick))
+            mark_line(ax, t, heat, d.way(v, w), d.both(v, w))
     most = max((t.link_bandwidth[link] for _, _, link in arcs), default=1.0)
     for v, w, link in arcs:
         rate = t.link_bandwidth[link]
         ends = (d.place[v][0], d.place[w][0])
         colour = look(v, w, LinkKind.NVLINK, 2.6)["color"]
-        _arc(ax, ends, f"{rate / t.group_of(0).nvlink_link_bandwidth:g}", 3.4 * rate / most, colour)
+        _arc(
+            ax, ends, f"{rate / t.groups[int(t.node_group[d.node])].nvlink_link_bandwidth:g}", 3.4 * rate / most, colour
+        )
     for v, place in d.place.items():
         box(ax, place, (d.width.get(v, _WIDTH[d.kinds[v]]), 0.5), _label(t, v), FILL[d.kinds[v]])
     if d.hidden:
         text = f"... and {d.hidden}\nmore GPUs\nlike these"
         ax.text(d.right - 0.7, 0, text, ha="center", va="center", color=INK)
     if t.nodes > 1:
-        ax.text(d.left + 0.1, d.top - 0.1, "one node", fontsize=10, style="italic", color=MUTED, va="top")
+        name = f"node {d.node}" if d.node else "one node"
+        ax.text(d.left + 0.1, d.top - 0.1, name, fontsize=10, style="italic", color=MUTED, va="top")
 
 
 def _host_link(ax: Axes, d: NodeDrawing, ends: tuple[int, int], look: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ Heat is how busy every link was: from pale to dark, grey where nothing went.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,11 +65,16 @@ def network_name(network: str, plugin: str) -> str:
     return PLUGINS[plugin] if network == "tcpx" and plugin in PLUGINS else _NETWORKS.get(network, network)
 
 
-def cut(count: int, most: int) -> list[int | None]:
-    """Indices to draw: all, or the first ones, None for an ellipsis, and the last."""
+def cut(count: int, most: int, wanted: Iterable[int] = ()) -> list[int | None]:
+    """Indices to draw: all, or the first, those wanted and the last, with None where some are left out."""
     if count <= most:
         return list(range(count))
-    return [*range(most - 2), None, count - 1]
+    kept = dict.fromkeys([*[k for k in wanted if k < count][: most - 2], count - 1, *range(count)])
+    chosen = sorted(list(kept)[: most - 1])
+    shown: list[int | None] = []
+    for before, k in zip([-1, *chosen], chosen, strict=False):
+        shown += [k] if k == before + 1 else [None, k]
+    return shown
 
 
 def ellipsis(ax: Axes, x: float, y: float, size: float) -> None:
@@ -94,9 +99,19 @@ _PALEST = 0.18  # of the colour map: paler lines cannot be seen on white
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """The share of the time that each link of a topology was busy, (links,); NaN where nothing went over it."""
+    """The share of the time that each link of a topology was busy, (links,); NaN where nothing went over it.
+
+    With `names` it is no time, but what the links are (1) and are not (NaN): their names in the key.
+    """
 
     share: npt.NDArray[np.float64]
+    names: tuple[str, str] | None = None
+
+    @property
+    def busiest(self) -> int:
+        """The link that is busy the longest; -1 where nothing was sent, or shares are no time."""
+        sent = self.names is None and not np.isnan(self.share).all()
+        return int(np.nanargmax(self.share)) if sent else -1
 
     def of(self, links: Iterable[int]) -> float:
         """The largest share of some links; NaN if nothing went over any."""
@@ -130,21 +145,28 @@ def heat_of(topology: Topology, shares: Mapping[str, float]) -> Heat:
     return Heat(np.array([by_ends.get(ends, np.nan) for ends in links]))
 
 
-def node_heat(topology: Topology, heat: Heat) -> Heat:
-    """For a drawing in which node 0 stands for all like it: each of its links as busy as the busiest of its likes."""
+def node_heat(topology: Topology, heat: Heat, node: int = 0) -> Heat:
+    """For a drawing in which a node stands for all like it: each of its links as busy as the busiest of its likes."""
     first = topology.node_first_link
-    alike = np.flatnonzero(topology.node_group == topology.node_group[0])
-    inside = int(first[1] - first[0])
+    alike = np.flatnonzero(topology.node_group == topology.node_group[node])
+    inside = int(first[node + 1] - first[node])
     share = heat.share.copy()
-    share[first[0] : first[1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
-    return Heat(share)
+    share[first[node] : first[node + 1]] = np.fmax.reduce(share[first[:-1][alike][:, None] + np.arange(inside)])
+    return replace(heat, share=share)
 
 
-def colour_bar(figure: Figure, height: float) -> None:
-    """The scale of the colours below the drawing; `height` of the figure in inches."""
+def colour_bar(figure: Figure, height: float, heat: Heat) -> None:
+    """The scale of the colours below the drawing, or what they name; `height` of the figure in inches."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.lines import Line2D
 
+    if heat.names is not None:
+        lines = [
+            Line2D([], [], color=c, linewidth=3, label=n) for c, n in zip((colour(1.0), IDLE), heat.names, strict=True)
+        ]
+        figure.legend(handles=lines, loc="lower center", ncols=2, frameon=False, fontsize=9.5)
+        return
     scale = ListedColormap([colour(i / 255) for i in range(256)])
     axes = figure.add_axes((0.3, 0.52 / height, 0.4, 0.13 / height))
     bar = figure.colorbar(ScalarMappable(Normalize(0, 100), scale), cax=axes, orientation="horizontal")

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, opened, serious
 from typer.testing import CliRunner
 
 from commsim.cli import app
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 QUIET = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
@@ -170,3 +170,13 @@ def test_a_phone_shows_no_page_wider_than_itself(report: tuple[str, str], tmp_pa
     picture = checkout / "out" / "screenshots" / f"{name}-phone.png"
     said, _ = _browse(frame, tmp_path, picture, 500)
     assert int(said) <= PHONE
+
+
+def test_nothing_keeps_people_out(report: tuple[str, str], tmp_path: Path) -> None:
+    _, text = report
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    with opened() as browser:
+        for width in (1280, PHONE):
+            page = browser.new_context(bypass_csp=True, viewport={"width": width, "height": 900}).new_page()
+            page.goto((tmp_path / "page.html").as_uri())
+            assert serious(page) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -36,7 +37,13 @@ def test_texts_are_escaped_wherever_they_stand() -> None:
     assert "{{ 7*7 }}" in text
 
 
+def without_scripts(report: str) -> str:
+    """What a browser shows where scripts are off."""
+    return re.sub(r"<script.*?</script>", "", report, flags=re.DOTALL)
+
+
 def test_nothing_is_loaded(report: str) -> None:
+    report = without_scripts(report)
     addresses = set(re.findall(r"""(?:src|href|action)\s*=\s*["']([^"'#][^"']*)""", report))
     assert addresses == set()
     assert set(re.findall(r"https?://[\w./-]+", report)) <= {
@@ -58,7 +65,17 @@ def test_a_run_is_told_answer_first(report: str) -> None:
     assert len(report) < 1.5e6
 
 
+def test_charts_are_inlined_once_and_only_where_there_are_some(report: str) -> None:
+    assert report.count("Apache ECharts 6") == 1
+    assert "Apache ECharts" not in html(small())
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', report)
+    titles = [json.loads(text)["title"] for text in charts]
+    assert titles == ["AllReduce on two nodes"] * 2
+    assert report.count("<noscript>") == len(charts)
+
+
 def test_drawings_on_one_page_share_no_id(report: str) -> None:
+    report = without_scripts(report)
     names = re.findall(r'\bid="([^"]+)"', report)
     assert len(names) == len(set(names))
     used = set(re.findall(r'href="#([^"]+)"', report)) | set(re.findall(r"url\(#([^)]+)\)", report))

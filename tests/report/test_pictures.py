@@ -87,8 +87,9 @@ STEP = StepFigures(
 
 def test_bars_of_the_breakdown_add_up() -> None:
     figure = plot_breakdown([("one", STEP.causes), ("two", {"compute": 2.0})], "t")
-    ends = [bar.get_x() + bar.get_width() for bars in figure.axes[0].containers for bar in bars]
+    ends = [path.get_extents().x1 for bars in figure.axes[0].collections for path in bars.get_paths()]
     assert max(ends) == pytest.approx(2.0)
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["one (1 s)", "two (2 s)"]
     assert {t.get_text() for t in figure.legends[0].get_texts()} == {"compute", "bubble"}
 
 
@@ -100,7 +101,8 @@ def test_bars_of_memory_add_up_and_small_parts_are_one() -> None:
         for i, bar in enumerate(bars):
             tops[i] = max(tops.get(i, 0.0), bar.get_y() + bar.get_height())
     assert tops == pytest.approx({0: 3.0, 1: 2.0}, rel=1e-6)
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["weights", "activations", "logits", "other"]
+    names = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert names == ["weights", "activations", "logits", "other", "a GPU holds 4.0 GiB"]
 
 
 def test_choices_of_a_plan_are_drawn() -> None:

@@ -28,15 +28,16 @@ def test_every_curve_is_named_and_the_axes_have_units(logs: int) -> None:
     measured = [replace(MEASURED, name=f"log {i}", time_s=TIME * (1 + i / 10)) for i in range(logs)]
     comparisons = [compare(PREDICTED, m) for m in measured]
     figure = plot_bandwidth([PREDICTED], measured, "title", comparisons, "commsim")
-    assert len(figure.axes) == (2 if logs else 1)
+    assert len(figure.axes) == (3 if logs else 2)
     assert figure.axes[0].get_ylabel() == "bus bandwidth (GB/s)"
     assert figure.axes[0].get_title(loc="left") == "title"
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
     logged = [f"measured: log {i}" for i in range(logs)]
-    assert names == ["shaded: band of the prediction", "predicted: machine", *logged, "no algorithm can be faster"]
+    assert names == ["predicted: machine", *logged, "no algorithm can be faster", "shaded: band of the prediction"]
+    assert figure.axes[1].get_ylabel() == "time"
     if logs:
-        assert figure.axes[1].get_ylabel() == "error of time (%)"
+        assert figure.axes[2].get_ylabel() == "error of time (%)"
 
 
 def test_the_limit_is_inside_the_picture_and_named_once() -> None:
@@ -70,7 +71,7 @@ def test_size_labels_are_powers_of_two() -> None:
 def test_an_error_beyond_the_axis_is_written_out() -> None:
     far = replace(MEASURED, time_s=TIME / 4)
     figure = plot_bandwidth([PREDICTED], [far], "t", [compare(PREDICTED, far)])
-    assert any(text.get_text() == "+300 %" for text in figure.axes[1].texts)
+    assert any(text.get_text() == "+300 %" for text in figure.axes[2].texts)
 
 
 def test_the_same_figure_is_the_same_file() -> None:

@@ -127,13 +127,15 @@ def test_every_kind_that_a_result_can_show_is_drawn(folders: Path, name: str, ki
 
 
 def test_axes_say_their_units(folders: Path) -> None:
-    units = {"bandwidth": "GB/s", "breakdown": "(ms)", "memory": "GiB", "pipeline": "(ms)", "knees": "GB/s"}
+    units = {"bandwidth": "GB/s", "breakdown": " ms", "memory": "GiB", "pipeline": " ms", "knees": "GB/s"}
     seen = set()
     for name in ("raw", "step", "sweep"):
         saved = read_saved(folders / name)
         for kind in set(kinds_of(saved)) & set(units):
             ((_, figure), *_) = pictures(saved, kind)
-            said = " ".join(f"{axes.get_xlabel()} {axes.get_ylabel()}" for axes in figure.axes)
+            figure.canvas.draw()
+            ticks = [t.get_text() for axes in figure.axes for t in axes.get_xticklabels()]
+            said = " ".join([*ticks, *(f"{axes.get_xlabel()} {axes.get_ylabel()}" for axes in figure.axes)])
             assert units[kind] in said, (kind, said)
             seen.add(kind)
     assert seen == set(units)

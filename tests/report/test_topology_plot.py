@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from machines import machine
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from commsim.report.plots import figure_bytes
 from commsim.report.topology_plot import plot_topology
+from commsim.report.topology_shapes import heat_of
 from commsim.report.topology_tables import preset_table, topology_sheet
 from commsim.topology.presets import list_presets, load_preset
 
@@ -30,6 +33,63 @@ def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 def test_no_two_boxes_overlap(name: str) -> None:
     for panel in boxes(plot_topology(load_preset(name))):
         assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]
+
+
+def behind(figure: Figure) -> list[tuple[float, ...]]:
+    """Boxes that a line runs behind which does not end at them."""
+    hidden: list[tuple[float, ...]] = []
+    for panel in figure.axes:
+        patches = [p for p in panel.patches if isinstance(p, FancyBboxPatch)]
+        places = [(p.get_x(), p.get_y(), p.get_x() + p.get_width(), p.get_y() + p.get_height()) for p in patches]
+        for line in panel.lines:
+            xs, ys = (np.asarray(v, float) for v in (line.get_xdata(), line.get_ydata()))
+            along = np.linspace(0, len(xs) - 1, 60 * len(xs))
+            x, y = (np.interp(along, np.arange(len(xs)), values) for values in (xs, ys))
+            for left, low, right, high in places:
+                inside = (x > left + 0.01) & (x < right - 0.01) & (y > low + 0.01) & (y < high - 0.01)
+                near = (x >= left - 0.02) & (x <= right + 0.02) & (y >= low - 0.02) & (y <= high + 0.02)
+                if inside.any() and not near[[0, -1]].any():
+                    hidden.append((left, low, right, high))
+    return hidden
+
+
+@pytest.mark.parametrize("name", [p.name for p in PRESETS])
+def test_no_line_runs_behind_a_box(name: str) -> None:
+    assert behind(plot_topology(load_preset(name))) == []
+
+
+def test_many_nics_pass_beside_the_cpus() -> None:
+    assert behind(plot_topology(load_preset("oci-a100", nodes=4))) == []
+
+
+FAULTS = [
+    {"node": 37, "bandwidth_factor": 0.1},
+    {"nic": [1, 3], "failed": True},
+    {"link": ["node37.gpu1", "node37.nvswitch"], "bandwidth_factor": 0.5},
+]
+
+
+def test_faults_are_drawn_and_in_the_key_however_many_nodes_there_are() -> None:
+    figure = plot_topology(machine(preset="hgx-h100-ndr400", nodes=64, faults=FAULTS))
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert {"failed", "slower: 10 % of its rate", "slower: 50 % of its rate"} <= set(labels)
+    fabric, node = ([text.get_text() for text in panel.texts] for panel in figure.axes)
+    assert {"node 1\n8 x H100 SXM5", "node 37\n8 x H100 SXM5"} <= set(fabric)
+    assert "node 37" in node  # the one that stands for all
+
+
+def test_the_busiest_link_is_drawn_and_marked() -> None:
+    topology = load_preset("hgx-h100-ndr400", nodes=64)
+    figure = plot_topology(topology, heat_of(topology, {"node40.gpu3 -> node40.nvswitch": 0.9}), "hot")
+    assert "node 40" in [text.get_text() for text in figure.axes[1].texts]
+    (star,) = [line for line in figure.axes[1].lines if line.get_label() == "the busiest link"]
+    assert star.get_xdata() == [3.0]
+
+
+def test_links_say_their_names_in_svg() -> None:
+    text = figure_bytes(plot_topology(load_preset("hgx-h100-ndr400", nodes=2)), "svg").decode()
+    assert "<title>node0.gpu0 -&gt; node0.nvswitch: 450 GB/s</title>" in text
+    assert "title:" not in text
 
 
 @pytest.mark.parametrize("name", [p.name for p in PRESETS if p.nics_per_node])

@@ -111,7 +111,7 @@ var commsimChart = (function () {
     chart.panels.forEach(function (panel) { panel.series.forEach(function (s) { s.x.forEach(function (x) { every.push(place(chart.x, x)); }); }); });
     var reach = extent(every) || [0, 1], room = chart.x.scale === "log" ? 0.25 : 0;
     if (chart.x.scale !== "log" && chart.panels.some(function (p) { return p.series.some(function (s) { return s.look === "points"; }); })) room = 0.04 * (reach[1] - reach[0] || 1);
-    if (reach[0] === reach[1]) room = 0.5;
+    if (reach[1] - reach[0] <= (chart.x.scale === "log" ? 0.015 : 0)) room = chart.x.scale === "log" ? 1 : 0.5; // all at one place
     var labelled = chart.panels.some(function (p) { return p.series.some(function (s) { return s.labels.length; }); });
     return [given(chart.x, chart.x.low, reach[0] - room), given(chart.x, chart.x.high, reach[1] + (labelled ? 4 : 1) * room)];
   }
@@ -171,13 +171,14 @@ var commsimChart = (function () {
 
   var SYMBOLS = ["circle", "rect", "triangle", "diamond"];
 
-  // Rows for the names of marks, so that they do not run into each other: 0 and 1; -1 where there is no room.
+  // Rows for the names of marks, so that they do not run into each other (-1: no room), and which stand to the left.
   function rowsOf(chart, marks, seen, wide) {
     var ends = [-Infinity, -Infinity];
     return marks.map(function (mark) {
-      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, row = ends[0] <= at - 3 ? 0 : ends[1] <= at - 3 ? 1 : -1;
-      if (row >= 0 && mark.text) ends[row] = at + 6.2 * mark.text.length + 6;
-      return at + 6.2 * mark.text.length > wide + 24 ? -1 : row;
+      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, long = 6.2 * mark.text.length + 6;
+      var left = at + long > wide + 24, from = left ? at - long : at - 3, row = ends[0] <= from ? 0 : ends[1] <= from ? 1 : -1;
+      if (row >= 0 && mark.text) ends[row] = left ? at : at + long;
+      return {row: row, left: left};
     });
   }
 
@@ -199,7 +200,7 @@ var commsimChart = (function () {
     });
     var marks = panel.marks.map(function (mark, i) {
       var stretched = mark.to !== null && mark.to !== undefined;
-      return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i] >= 0, formatter: mark.text, rotate: 0, position: "end", align: "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i]}};
+      return {xAxis: place(chart.x, mark.x), lineStyle: {opacity: stretched ? 0 : 1}, label: {show: !!mark.text && rows[i].row >= 0, formatter: mark.text, rotate: 0, position: "end", align: rows[i].left ? "right" : "left", color: MUTED, fontSize: 11, distance: 3 + 13 * rows[i].row}};
     });
     all.push({id: index + "-marks", type: "line", xAxisIndex: index, yAxisIndex: index, data: [], silent: true, tooltip: {show: false}, markLine: {symbol: "none", silent: true, animation: false, lineStyle: {color: LINE, type: "dotted", width: 1.2}, data: marks}});
     var ends = [];
@@ -216,12 +217,16 @@ var commsimChart = (function () {
       var isPoints = series.look === "points", dashed = series.look === "dashed", few = series.x.length <= 80;
       all.push({
         id: index + "-" + i, name: series.name, type: series.look === "bars" ? "bar" : "line", xAxisIndex: index, yAxisIndex: index, z: dashed ? 2 : isPoints ? 4 : 3,
-        data: series.x.map(function (x, k) { return [place(chart.x, x), place(panel.y, series.y[k])]; }), connectNulls: false, clip: true, animation: false,
+        data: series.x.map(function (x, k) {
+          var at = place(chart.x, x), value = [at, place(panel.y, series.y[k])], text = series.labels[k];
+          if (!text || series.look === "bars" || text.length < 7 || at < stretch[0] + 0.6 * (stretch[1] - stretch[0])) return value;
+          return {value: value, label: {position: "left"}}; // where there is room
+        }), connectNulls: false, clip: true, animation: false,
         stack: panel.stacked && series.look === "bars" ? "bars" + index : undefined, barMaxWidth: 46, step: series.look === "steps" ? "end" : false,
         showSymbol: isPoints || (few && !dashed && series.look !== "steps"), symbol: shape, symbolSize: isPoints ? 8 : 4.5,
         itemStyle: isPoints ? {color: "#ffffff", borderColor: series.colour, borderWidth: 2} : {color: series.colour},
         lineStyle: {color: series.colour, width: isPoints ? 0 : dashed ? 1.3 : 2, type: dashed ? "dashed" : "solid"}, emphasis: {disabled: !isPoints, scale: 1.3},
-        label: {show: series.labels.length > 0, position: "right", color: INK, fontSize: 11, formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
+        label: {show: series.labels.length > 0, position: series.look === "bars" ? "top" : "right", color: INK, fontSize: 11, backgroundColor: series.look === "bars" ? undefined : "rgba(255,255,255,0.8)", formatter: function (item) { return series.labels[item.dataIndex] || ""; }},
         endLabel: {show: series.named && free(series), formatter: series.name, color: INK, fontSize: 11, distance: 4},
       });
     });
@@ -258,12 +263,14 @@ var commsimChart = (function () {
   }
 
   var LEFT = 62, ABOVE = 38, MARKED = 18, BELOW = 46; // pixels; MARKED: more above a panel with marks
-  function above(chart) { return chart.panels.reduce(function (sum, panel) { return sum + ABOVE + (panel.marks.length ? MARKED : 0); }, 0); }
+  function marked(panel) { return panel.marks.some(function (mark) { return mark.text; }) ? MARKED : 0; }
+  function above(chart) { return chart.panels.reduce(function (sum, panel) { return sum + ABOVE + marked(panel); }, 0); }
 
   function panelsOption(chart, size, hidden, view) {
     var total = chart.panels.reduce(function (sum, panel) { return sum + panel.height; }, 0), count = chart.panels.length;
-    var named = chart.panels.some(function (p) { return p.series.some(function (s) { return s.named; }); });
-    var right = named ? (size.width < 560 ? 84 : 150) : 22, wide = size.width - LEFT - right, stretch = xReach(chart);
+    var longest = 0;
+    chart.panels.forEach(function (p) { p.series.forEach(function (s) { if (s.named) longest = Math.max(longest, s.name.length); }); });
+    var right = Math.max(22, Math.min(14 + 6.3 * longest, 0.3 * size.width)), wide = size.width - LEFT - right, stretch = xReach(chart);
     var room = size.height - above(chart) - BELOW, top = 0;
     var seen = [stretch[0] + view[0] / 100 * (stretch[1] - stretch[0]), stretch[0] + view[1] / 100 * (stretch[1] - stretch[0])];
     var option = {
@@ -275,7 +282,7 @@ var commsimChart = (function () {
     chart.panels.forEach(function (panel, i) {
       var height = room * panel.height / total, last = i === count - 1, x = axisOf(chart.x, true), y = axisOf(panel.y, false), reach = yReach(panel, hidden);
       var rows = rowsOf(chart, panel.marks, seen, wide);
-      top += ABOVE + (rows.length ? MARKED : 0);
+      top += ABOVE + marked(panel);
       option.grid.push({left: LEFT, width: wide, top: top, height: height, outerBoundsMode: "none"});
       top += height;
       x.gridIndex = y.gridIndex = i;
@@ -283,7 +290,7 @@ var commsimChart = (function () {
       if (last) Object.assign(x, {name: chart.x.label, nameLocation: "middle", nameGap: 26});
       if (x.type === "value") Object.assign(x, {min: stretch[0], max: stretch[1]});
       setTicks(x, chart.x, seen[0], seen[1], Math.max(2, Math.floor(wide / (size.width < 560 ? 58 : 74))));
-      Object.assign(y, {name: panel.y.label, nameLocation: "end", nameGap: rows.length ? 18 + MARKED : 18, min: reach[0], max: reach[1]});
+      Object.assign(y, {name: panel.y.label, nameLocation: "end", nameGap: 18 + marked(panel), min: reach[0], max: reach[1]});
       y.nameTextStyle = {color: INK, align: "left", padding: [0, 0, 0, 8 - LEFT]};
       setTicks(y, panel.y, reach[0], reach[1], Math.max(2, Math.floor(height / 32)));
       option.xAxis.push(x);
@@ -381,7 +388,24 @@ var commsimChart = (function () {
     return made;
   }
 
+  // The chart with all its fields; in JSON spans name their kind (`Chart.to_json`).
+  function unpacked(chart) {
+    if (chart.kinds) chart.spans = chart.spans.map(function (s) {
+      var kind = chart.kinds[s[3]];
+      return {row: s[0], start: s[1], end: s[2], text: kind[0], colour: kind[1], note: kind[2], low: kind[3], high: kind[4]};
+    });
+    delete chart.kinds;
+    ["panels", "rows", "spans", "key"].forEach(function (name) { chart[name] = chart[name] || []; });
+    chart.panels.forEach(function (panel) {
+      panel.marks = panel.marks || [];
+      panel.shades = panel.shades || [];
+      panel.series.forEach(function (s) { ["low", "high", "notes", "labels"].forEach(function (name) { s[name] = s[name] || []; }); });
+    });
+    return chart;
+  }
+
   return function (element, chart) {
+    unpacked(chart);
     if (!document.getElementById("chart-style")) {
       var style = document.createElement("style");
       style.id = "chart-style";
@@ -453,7 +477,7 @@ var commsimChart = (function () {
     // What a reader chose stays: hidden names, and scales by the label of their axis.
     function update(next) {
       var old = axes();
-      chart = next;
+      chart = unpacked(next);
       axes().forEach(function (axis) {
         var same = old.find(function (o) { return o.label === axis.label && o.switch; });
         if (same && axis.switch) axis.scale = same.scale;
