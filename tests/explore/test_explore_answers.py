@@ -55,8 +55,7 @@ def test_the_curve_is_what_run_prints(values: dict[str, str], tmp_path: Path) ->
     assert shown["text"] == text
     rows = [line.split() for line in text.splitlines() if line and line[0] == " "]
     for cells, row in zip(shown["rows"], rows, strict=True):
-        size, time, algbw, busbw = cells[:4]
-        assert [size, time, algbw, busbw] == [row[0], *row[5:8]]
+        assert set(cells[1:7]) - {"-"} <= set(row)
 
 
 def test_the_step_is_what_run_prints(tmp_path: Path) -> None:

