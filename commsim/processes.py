@@ -109,7 +109,7 @@ class Pool:
             self._executor = ProcessPoolExecutor(
                 self.count,
                 multiprocessing.get_context("spawn"),
-                initializer=_begin_process,
+                initializer=begin_process,
                 initargs=(self._begin, self._arguments),
             )
         return self._executor
@@ -129,7 +129,8 @@ class Pool:
                 time.sleep(0.01)
 
 
-def _begin_process(begin: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
+def begin_process(begin: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
+    """Makes this a process of a pool: deaf to Ctrl-C, ended with its parent, begun with ``begin(*arguments)``."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -27,6 +27,7 @@ PLACES = {
     "api": (9.0, 11.8),
     "integrations": (4.2, 7.9),
     "cli": (0.2, 11.8),
+    "explorer": (6.2, 8.6),
     "lab": (9.1, 11.8),
     "report": (2.4, 8.9),
     "planner": (1.2, 4.2),
@@ -91,6 +92,8 @@ FLOWS = (
     ("Comparison", "accuracy", "report", 7.8),
     ("Verdict", "accuracy", "lab", 10.6),
     ("figure_bytes", "report", "cli", 5.0),
+    ("Chart", "report", "explorer", 7.0),
+    ("State", "explorer", "cli", 7.4),
     ("Session", "lab", "cli", 10.4),
     ("main", "cli", "__main__", 1.2),
 )

@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Say which node, card, link or leaf switch is slow, and which test to run next."),
     "dump": ("dump:dump", "Say what was wrong in a job from its dumps: rank, call and cause, waiting and transfer."),
     "plan": ("plan:plan", "Search every way to cut a model over a machine, and simulate the best."),
+    "explore": ("explore:explore", "Ask by moving controls: curve, machine, schedule and step in the browser."),
     "plot": ("plot:plot", "Draw a saved result as PNG and SVG."),
     "sweep": ("sweep:sweep", "Run a scenario over grids of values; run again, it goes on where it was."),
     "merge": ("sweep:merge", "Put the shards of a sweep together."),

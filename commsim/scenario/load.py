@@ -273,9 +273,15 @@ def resolved_yaml(scenario: Scenario, folder: Path | None = None) -> str:
     return plain_yaml(_with_files(scenario, lambda path: _relative(path, folder)))
 
 
-def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, Any]:
-    """The scenario's plain values, the files that it reads named by ``name``."""
-    plain = scenario.model_dump(mode="json", exclude_none=True)
+def said_by(scenario: Scenario, folder: Path = Path()) -> dict[str, Any]:
+    """What a scenario says itself, as plain values, the files that it reads named from ``folder``."""
+    plain = _with_files(scenario, lambda path: _relative(path, folder), unset=False)
+    return plain if scenario.compare else {key: value for key, value in plain.items() if key != "compare"}
+
+
+def _with_files(scenario: Scenario, name: Callable[[Path], str], *, unset: bool = True) -> dict[str, Any]:
+    """The scenario's plain values, with defaults or without, the files that it reads named by ``name``."""
+    plain = scenario.model_dump(mode="json", exclude_none=True, exclude_unset=not unset)
     plain["compare"] = [name(scenario.base_dir / file) for file in scenario.compare]
     if (params := scenario.params_path()) is not None:
         plain["params"] = name(params)
@@ -283,7 +289,7 @@ def _with_files(scenario: Scenario, name: Callable[[Path], str]) -> dict[str, An
         plain["library"]["graph"] = name(graph)
     if (free := scenario.free_path()) is not None:
         plain["placement"]["free"] = name(free)
-    on = plain["library"].get("measured_on", {})
+    on = plain.get("library", {}).get("measured_on", {})
     for block, key in ((plain["topology"], "path"), (on.get("topology", {}), "path"), (on.get("library", {}), "graph")):
         if key in block:
             block[key] = name(scenario.base_dir / block[key])

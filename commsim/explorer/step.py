@@ -1,0 +1,152 @@
+"""A training step: its time and causes, what every stage does when, its memory, and what each control would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commsim.errors import CommsimError
+from commsim.explorer.state import State
+from commsim.report.chart import Chart, Span
+from commsim.report.run_files import compared, tables
+from commsim.report.steps import breakdown_chart, figures_of, memory_chart, pipeline_chart
+from commsim.report.training import misfit
+from commsim.report.view import view_of
+from commsim.scenario.run import prepare, run
+from commsim.units import GIB, format_time
+
+if TYPE_CHECKING:
+    from commsim.explorer.answers import Say
+    from commsim.scenario.predictors import Cache
+    from commsim.scenario.training_result import TrainingItem
+
+MOST_SPANS = 3_000
+"""Boxes of a timeline; a browser draws them in a moment."""
+
+_THIN = 0.3
+"""Part of a row up to which a bar is thin: transfers below the passes."""
+
+
+def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
+    """Figures, causes, memory and timeline of the step that a state asks for, as `commsim run` prints them."""
+    from commsim.explorer.answers import scenario_of
+
+    result = run(prepare(scenario_of(state, "training", base_dir), cache), cache=cache)
+    item = result.trainings[0]
+    shown = compared(result)
+    step, figures = item.step, figures_of(item.to_dict(), item.timeline)
+    return {
+        "sentences": view_of("trainings").sentences(shown, [item]),
+        "figures": [
+            ["step", format_time(item.step_s)],
+            ["MFU", f"{item.mfu:.1%}"],
+            ["tokens/s/GPU", f"{item.tokens_per_s_per_gpu:.1f}"],
+            ["model TFLOP/s/GPU", f"{item.flop_per_s_per_gpu / 1e12:.1f}"],
+            ["GPUs", f"{step.world_size:,}"],
+            ["dp", str(step.dp)],
+            ["micro-batches", str(step.num_microbatches)],
+        ],
+        "misfit": "" if item.memory.fits else f"does not fit: {misfit(item)}",
+        "causes": breakdown_chart([("step", item.causes)], "Time of the mean stage by cause").to_dict(),
+        "memory": memory_chart(figures).to_dict(),
+        "timeline": _few(pipeline_chart(figures)).to_dict(),
+        "warnings": list(result.warnings),
+        "text": tables(shown),
+        "step_s": item.step_s,
+    }
+
+
+def _few(chart: Chart) -> Chart:
+    """The timeline with at most so many boxes: without thin bars, then by what runs in the middle of slices."""
+    if len(chart.spans) <= MOST_SPANS:
+        return chart
+    passes = [span for span in chart.spans if span.high - span.low > _THIN]
+    if len(passes) > MOST_SPANS:
+        slices = MOST_SPANS // len(chart.rows)
+        edges = np.linspace(0.0, max(span.end for span in passes), slices + 1)
+        passes = [new for row in range(len(chart.rows)) for new in _sliced([s for s in passes if s.row == row], edges)]
+    return replace(chart, spans=tuple(passes), note="a part of the boxes is drawn; commsim run --trace has all")
+
+
+def _sliced(spans: list[Span], edges: Any) -> list[Span]:
+    """What runs in the middle of each slice, equal neighbours joined."""
+    spans = sorted(spans, key=lambda span: span.start)
+    middle = (edges[1:] + edges[:-1]) / 2
+    at = np.searchsorted([span.start for span in spans], middle, side="right") - 1
+    pieces: list[Span] = []
+    for i, place in enumerate(at.tolist()):
+        if place < 0 or spans[place].end <= middle[i]:
+            continue
+        piece = replace(spans[place], start=float(edges[i]), end=float(edges[i + 1]))
+        if pieces and pieces[-1].text == piece.text and pieces[-1].end == piece.start:
+            piece = replace(piece, start=pieces.pop().start)
+        pieces.append(piece)
+    return pieces
+
+
+# -- what each control would give ---------------------------------
+
+_DOUBLED = {"tp": "tensor parallel", "pp": "stages", "cp": "context parallel", "ep": "expert parallel",
+            "mb": "micro-batch", "nodes": "nodes"}  # fmt: skip
+_RATES = ("100 Gb/s", "200 Gb/s", "400 Gb/s", "800 Gb/s", "1600 Gb/s")
+
+
+def around_answer(
+    state: State, base_dir: Path, cache: Cache, say: Say, more: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """The step with one control moved by one, each simulated; those that cannot run say why."""
+    del more
+    now, _ = _stepped(state, base_dir, cache)
+    rows = []
+    changes = _changes(state)
+    for done, (words, change) in enumerate(changes):
+        say("simulating", done, len(changes))
+        moved = State.of({**state.values, **change})
+        try:
+            item, tokens = _stepped(moved, base_dir, cache)
+            fits = item.memory.fits
+            rows.append(
+                {
+                    "words": words,
+                    "change": change,
+                    "step": format_time(item.step_s),
+                    "mfu": f"{item.mfu:.1%}",
+                    "memory": f"{item.memory.peak / GIB:.1f} GiB",
+                    "faster": tokens / (now.tokens_per_s_per_gpu * now.step.world_size) - 1,
+                    "per_gpu": item.tokens_per_s_per_gpu / now.tokens_per_s_per_gpu - 1,
+                    "fits": fits,
+                }
+            )
+        except CommsimError as error:
+            rows.append({"words": words, "change": change, "error": str(error).removeprefix(":1:1 ")})
+    return {"rows": rows, "warnings": []}
+
+
+def _stepped(state: State, base_dir: Path, cache: Cache) -> tuple[TrainingItem, float]:
+    """The step, and tokens/s of all its GPUs."""
+    from commsim.explorer.answers import scenario_of
+
+    item = run(prepare(scenario_of(state, "training", base_dir), cache), cache=cache, notes=False).trainings[0]
+    return item, item.tokens_per_s_per_gpu * item.step.world_size
+
+
+def _changes(state: State) -> list[tuple[str, dict[str, str]]]:
+    """Each control moved by one: what is said of it, and the keys that change."""
+    changes: list[tuple[str, dict[str, str]]] = []
+    for key, noun in _DOUBLED.items():
+        value = state[key] or "1"
+        if not value.isdigit() or (key == "ep" and value == "1"):
+            continue
+        if int(value) % 2 == 0:
+            changes.append((f"{noun} {int(value) // 2}", {key: str(int(value) // 2)}))
+        changes.append((f"{noun} {2 * int(value)}", {key: str(2 * int(value))}))
+    recompute, zero = state["recompute"] or "none", state["zero"] or "0"
+    changes += [(f"recompute {r}", {"recompute": r}) for r in ("none", "selective", "full") if r != recompute]
+    changes += [(f"ZeRO {z}", {"zero": z}) for z in ("0", "1", "3") if z != zero]
+    changes += [(f"NICs of {rate}", {"rate": rate}) for rate in _RATES[2:] if rate != state["rate"]]
+    changes.append(("without sequence parallel", {"sp": ""}) if state["sp"] else ("sequence parallel", {"sp": "true"}))
+    return changes
