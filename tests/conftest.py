@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["browsing"]
+
 os.environ["MPLBACKEND"] = "Agg"  # before anything imports matplotlib: a test machine has no display
 
 # A shell starts background jobs with SIGINT ignored, and so would every program be that tests start and interrupt.

@@ -46,7 +46,7 @@ GROUPS = {
     "Ask": ("run", "cost", "explain", "plan", "sweep", "merge", "synthesize", "tune"),
     "Judge": ("compare", "validate", "doctor", "dump"),
     "Measure": ("measure", "gpu", "rates", "calibrate"),
-    "Look": ("topo", "schedule", "plot"),
+    "Look": ("explore", "topo", "schedule", "plot"),
     "Maintain": ("init", "schema", "help"),
 }
 """The commands as ``--help`` lists them: by what one wants."""
@@ -84,6 +84,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "gpu": ("--minutes 10 --out lab", "--only collectives,rates"),
     "rates": ("--device cpu", "--device cuda --out out/rates"),
     "calibrate": ("gloo-quickstart out/m -o params.yaml", "allreduce-8-h100 --from 8B=23us,plateau=361GB/s"),
+    "explore": ("", "all_reduce --on hgx-h100-ndr400 -n 4"),
     "topo list": ("", "--json"),
     "topo show": ("hgx-h100-ndr400 -n 4", "dgx-1v --json"),
     "topo draw": ("hgx-h100-ndr400 -n 4 -o machine.png", "my-machine.yaml -o machine.svg"),
