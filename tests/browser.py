@@ -33,7 +33,7 @@ def serious(page: Page) -> list[tuple[str, str]]:
 
     The page's context must be opened with `bypass_csp`: axe is a script of its own.
     """
-    from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+    from axe_playwright_python.sync_playwright import Axe
 
     violations = Axe().run(page).response["violations"]
     return [
