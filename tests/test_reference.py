@@ -24,7 +24,12 @@ def test_every_option_has_its_help_and_every_command_its_block(name: str) -> Non
     assert [p.name for p in command.params if not p.help] == [], f"commsim {name}: give these a help text"
     page = PAGES[reference_pages.COMMANDS_PAGE]
     shown = page[page.index(f"<!-- begin: command {name} -->") : page.index(f"<!-- end: command {name} -->")]
-    options = [o for p in command.params if p.param_type_name == "option" for o in (*p.opts, *p.secondary_opts)]
+    options = [
+        o
+        for p in command.params
+        if p.param_type_name == "option" and p.expose_value
+        for o in (*p.opts, *p.secondary_opts)
+    ]
     assert [o for o in options if f"`{o}" not in shown] == []
 
 

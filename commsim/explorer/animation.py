@@ -9,7 +9,7 @@ import numpy as np
 
 from commsim.collectives.registry import build, entry, names
 from commsim.collectives.schedule import Op, Schedule
-from commsim.collectives.semantics import ALL_RANKS, collective, postcondition, precondition
+from commsim.collectives.semantics import ALL_RANKS, PAIRWISE, REDUCING, postcondition, precondition
 from commsim.document.types import show
 from commsim.errors import ScheduleError
 
@@ -40,7 +40,7 @@ def animation_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, An
         raise ScheduleError(
             f"found {schedule.rows:,} moves, expected at most {MOST_MOVES:,} to look at; take fewer ranks"
         )
-    apart = ranks if kind in _BY_SENDER else 0
+    apart = ranks if kind in PAIRWISE else 0  # blocks of one number from several ranks have cells of their own
     steps, first = _replayed(schedule, apart)
     goal = postcondition(schedule)
     wanted = [
@@ -56,7 +56,7 @@ def animation_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, An
         "endpoints": schedule.endpoints,
         "data": data if data <= MOST_DATA else 0,
         "chunks": int(schedule.chunk_bytes.size),
-        "reduces": collective(kind).name in ("all_reduce", "reduce", "reduce_scatter"),
+        "reduces": kind in REDUCING,
         "first": first,
         "steps": steps,
         "goal": wanted,
@@ -85,10 +85,6 @@ def _facts(s: Schedule, nodes: int | None) -> str:
     words.append(f"{s.steps} steps, {s.rows:,} moves")
     words.append(f"a rank sends {sent.min():.3g} to {sent.max():.3g} times the array")
     return "; ".join(words)
-
-
-_BY_SENDER = ("all_to_all", "send_recv")
-"""Of these, blocks of one number from several ranks are different data: each has a cell of its own."""
 
 
 def _replayed(s: Schedule, apart: int) -> tuple[list[dict[str, Any]], list[list[int]]]:

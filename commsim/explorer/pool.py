@@ -42,7 +42,7 @@ class LostError(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class Inquiry:
     """What a process is asked: `answer` of `commsim.explorer.answers`."""
 
     name: str
@@ -54,7 +54,7 @@ class Question:
 @dataclass(eq=False)
 class _Ticket:
     key: str
-    question: Question
+    question: Inquiry
     future: asyncio.Future[bytes]
     say: Callable[[str, int, int], None] | None
 
@@ -69,7 +69,7 @@ class _Seat:
     alarm: asyncio.TimerHandle | None = None
 
 
-class Pool:
+class AnswerPool:
     """`count` processes that answer questions about files relative to `folder`; used in one event loop."""
 
     def __init__(self, count: int, folder: Path, memory_bytes: int | None) -> None:
@@ -104,7 +104,7 @@ class Pool:
         """Their ids."""
         return [seat.process.pid or 0 for seat in self._seats]
 
-    async def ask(self, key: str, question: Question, say: Callable[[str, int, int], None] | None = None) -> bytes:
+    async def ask(self, key: str, question: Inquiry, say: Callable[[str, int, int], None] | None = None) -> bytes:
         """The answer as JSON. DroppedError where a newer question came, LostError where there is none.
 
         Cancelled, it ends the process that works on it.

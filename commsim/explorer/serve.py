@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from commsim.explorer.pool import Pool
+from commsim.explorer.pool import AnswerPool
 from commsim.explorer.server import application, new_token
 from commsim.explorer.state import State
 from commsim.memory import limit_bytes
@@ -25,7 +25,7 @@ MOST_CONNECTIONS = 128
 class _Server(uvicorn.Server):
     """Who waits for an answer is told before connections are closed."""
 
-    pool: Pool | None = None
+    pool: AnswerPool | None = None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the processes, then the server."""
@@ -44,7 +44,7 @@ def serve(
         address += f"#{query}"
     count = max(2, min(MOST_PROCESSES, usable_cores()))
     limit = limit_bytes()
-    pool = Pool(count, folder, limit and limit // count)
+    pool = AnswerPool(count, folder, limit and limit // count)
     config = uvicorn.Config(
         application(pool, token, port, start),
         log_level="warning",

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from commsim.errors import CommsimError
 from commsim.explorer.options import options
-from commsim.explorer.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.pool import AnswerPool, DroppedError, Inquiry, LostError
 from commsim.explorer.state import State
 from commsim.report import chart
 
@@ -92,7 +92,7 @@ class Guard:
 class _Page:
     """What each address of the page answers."""
 
-    def __init__(self, pool: Pool, start: State) -> None:
+    def __init__(self, pool: AnswerPool, start: State) -> None:
         self._pool, self._start = pool, start
         self._files = {path.name: path for path in STATIC.iterdir() if path.suffix in TYPES}
         self._files |= {name: chart.STATIC / name for name in chart.SCRIPTS}
@@ -113,7 +113,7 @@ class _Page:
         """The answer to one question."""
         try:
             body = json.loads(await _body(request, LONGEST_STATE))
-            key, question = str(body["key"])[:100], Question(str(body["question"]), dict(body["state"]))
+            key, question = str(body["key"])[:100], Inquiry(str(body["question"]), dict(body["state"]))
         except _TooLongError as error:
             return _too_long(error)
         except (ValueError, KeyError, TypeError):
@@ -133,20 +133,20 @@ class _Page:
                 return _too_long(error)
             except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "the log did not come in time"}, 408)
-            question = Question("log", values, {"path": str(path), "against": against})
+            question = Inquiry("log", values, {"path": str(path), "against": against})
             return await _answered(self._pool, key, question)
 
     async def plan(self, request: Request) -> Response:
         """A plan, step by step."""
         try:
             body = json.loads(await _body(request, LONGEST_STATE))
-            key, question = str(body["key"])[:100], Question("plan", dict(body["state"]), {}, LONGEST_PLAN_S)
+            key, question = str(body["key"])[:100], Inquiry("plan", dict(body["state"]), {}, LONGEST_PLAN_S)
         except (_TooLongError, ValueError, KeyError, TypeError):
             return JSONResponse({"error": "found no question, expected key and state"}, 400)
         return StreamingResponse(_lines(self._pool, key, question), media_type="application/x-ndjson")
 
 
-def application(pool: Pool, token: str, port: int, start: State) -> ASGIApp:
+def application(pool: AnswerPool, token: str, port: int, start: State) -> ASGIApp:
     """The page under its token; `start` is what it shows first."""
     page = _Page(pool, start)
     routes = [
@@ -202,7 +202,7 @@ async def _save(request: Request, path: Path) -> None:
             file.write(part)
 
 
-async def _answered(pool: Pool, key: str, question: Question) -> Response:
+async def _answered(pool: AnswerPool, key: str, question: Inquiry) -> Response:
     try:
         return Response(await pool.ask(key, question), media_type="application/json")
     except DroppedError:
@@ -211,7 +211,7 @@ async def _answered(pool: Pool, key: str, question: Question) -> Response:
         return JSONResponse({"error": str(error)})
 
 
-async def _lines(pool: Pool, key: str, question: Question) -> AsyncIterator[bytes]:
+async def _lines(pool: AnswerPool, key: str, question: Inquiry) -> AsyncIterator[bytes]:
     """A line of JSON for each step of long work, the last its answer; whoever goes away ends the work."""
     said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     work = asyncio.ensure_future(

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from commsim.engine.program import count_up
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
 
@@ -76,6 +75,8 @@ def _members(t: Topology) -> tuple[Int64, Int64, Int64, Float64]:
 def spread_from(t: Topology, link: Int64, nbytes: Float64, lines: Float64) -> tuple[Int64, Float64, Float64]:
     """As `spread` of two columns of some links in rising order: the links that then carry bytes, and the columns."""
     if t.nodes > 1 and shares_ways(t):
+        from commsim.engine.program import count_up
+
         described = pools(t)[2]
         of_link, members, first, rate = _members(t)
         pool = of_link[link]

@@ -29,7 +29,7 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
-class Turn(NamedTuple):
+class BlockPlace(NamedTuple):
     """A block of a stage's actions, their numbers among those of all stages, and the numbers of what it needs: of its
     own stage, and of others."""
 
@@ -105,12 +105,12 @@ class Order:
         return "B" if Action("B", micro_batch, chunk) in self._whole[stage] else "I"
 
     @cached_property
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[BlockPlace]:
         """All actions, block by block, each after what it needs; a ScheduleError where stages wait for each other."""
         first = np.cumsum([0, *map(len, self.actions)]).tolist()
         number = [{action: first[s] + i for i, action in enumerate(mine)} for s, mine in enumerate(self.actions)]
         at, ended = [0] * self.stages, set[int]()
-        made: list[Turn] = []
+        made: list[BlockPlace] = []
         waiting: dict[int, list[int]] = {}
         ready = list(range(self.stages))
         while ready:
@@ -126,7 +126,7 @@ class Order:
                     waiting.setdefault(missing, []).append(stage)
                     break
                 near, far = ([n for here, n in needed if here is same] for same in (True, False))
-                made.append(Turn(stage, block, own, near, far))
+                made.append(BlockPlace(stage, block, own, near, far))
                 ended.update(own)
                 ready += [other for n in own for other in waiting.pop(n, [])]
                 at[stage] += len(block)

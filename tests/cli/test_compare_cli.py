@@ -106,7 +106,7 @@ def test_the_page_says_what_the_terminal_says(scenario: Path, tmp_path: Path) ->
     assert answer.startswith("log: slower than expected: x50.00 above 1 MiB (fewer than 0.1 % of healthy machines")
     assert f"<p>{answer}</p>" in text[: text.index("<h2")]
     assert text.count(">slower x50.00</td>") == 8
-    assert text.count("<svg") == 1
+    assert text.count("<svg xmlns") == 1
     assert "How sure this is" in text
     assert str(log) in text
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from commsim.explorer.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.pool import AnswerPool, DroppedError, Inquiry, LostError
 
 SMALL = {"nodes": "1", "on": "hgx-h100", "sizes": "1 MiB"}
 pytestmark = pytest.mark.slow  # processes start
 
 
-def _with_pool(work: Callable[[Pool], Awaitable[None]], count: int = 1) -> None:
+def _with_pool(work: Callable[[AnswerPool], Awaitable[None]], count: int = 1) -> None:
     async def run() -> None:
-        pool = Pool(count, Path(), None)
+        pool = AnswerPool(count, Path(), None)
         await pool.start()
         try:
             await work(pool)
@@ -30,8 +30,8 @@ def _with_pool(work: Callable[[Pool], Awaitable[None]], count: int = 1) -> None:
     asyncio.run(run())
 
 
-def _question(name: str = "curve", **state: str) -> Question:
-    return Question(name, SMALL | state)
+def _question(name: str = "curve", **state: str) -> Inquiry:
+    return Inquiry(name, SMALL | state)
 
 
 def _error(answer: bytes) -> Any:
@@ -39,7 +39,7 @@ def _error(answer: bytes) -> Any:
 
 
 def test_a_crashed_process_is_replaced() -> None:
-    async def work(pool: Pool) -> None:
+    async def work(pool: AnswerPool) -> None:
         assert _error(await pool.ask("a", _question())) is None
         first = pool.processes
         asked = asyncio.ensure_future(pool.ask("a", _question("plan", nodes="1", model="llama3-8b")))
@@ -54,7 +54,7 @@ def test_a_crashed_process_is_replaced() -> None:
 
 
 def test_the_newest_question_of_a_panel_wins() -> None:
-    async def work(pool: Pool) -> None:
+    async def work(pool: AnswerPool) -> None:
         asked = [asyncio.ensure_future(pool.ask("a", _question(sizes=f"{n} KiB"))) for n in range(1, 9)]
         other = asyncio.ensure_future(pool.ask("b", _question(sizes="7 KiB")))
         results = await asyncio.gather(*asked, return_exceptions=True)
@@ -67,9 +67,9 @@ def test_the_newest_question_of_a_panel_wins() -> None:
 
 
 def test_whoever_goes_away_ends_long_work() -> None:
-    async def work(pool: Pool) -> None:
+    async def work(pool: AnswerPool) -> None:
         said: list[str] = []
-        plan = Question("plan", {"model": "llama3-70b", "nodes": "8"})
+        plan = Inquiry("plan", {"model": "llama3-70b", "nodes": "8"})
         asked = asyncio.ensure_future(pool.ask("p", plan, lambda what, done, of: said.append(what)))
         while not said:
             await asyncio.sleep(0.05)
@@ -81,8 +81,8 @@ def test_whoever_goes_away_ends_long_work() -> None:
 
 
 def test_what_takes_too_long_is_ended() -> None:
-    async def work(pool: Pool) -> None:
-        slow = Question("plan", {"model": "llama3-70b", "nodes": "8"}, longest_s=0.3)
+    async def work(pool: AnswerPool) -> None:
+        slow = Inquiry("plan", {"model": "llama3-70b", "nodes": "8"}, longest_s=0.3)
         with pytest.raises(LostError, match="no answer within"):
             await pool.ask("p", slow)
         assert _error(await pool.ask("a", _question())) is None
@@ -91,17 +91,17 @@ def test_what_takes_too_long_is_ended() -> None:
 
 
 def test_a_fault_in_a_question_leaves_its_process_alive() -> None:
-    async def work(pool: Pool) -> None:
+    async def work(pool: AnswerPool) -> None:
         first = pool.processes
         assert "expected" in _error(await pool.ask("a", _question(nodes="x")))
-        assert "internal error" in _error(await pool.ask("a", Question("nonsense", {})))
+        assert "internal error" in _error(await pool.ask("a", Inquiry("nonsense", {})))
         assert pool.processes == first
 
     _with_pool(work)
 
 
 def test_closing_ends_all_processes() -> None:
-    async def work(pool: Pool) -> None:
+    async def work(pool: AnswerPool) -> None:
         assert len(pool.processes) == 2
         pool.close()
         assert not pool.processes

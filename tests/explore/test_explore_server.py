@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from commsim.explorer.pool import DroppedError, LostError, Pool, Question
+from commsim.explorer.pool import AnswerPool, DroppedError, Inquiry, LostError
 from commsim.explorer.server import LONGEST_LOG, LONGEST_STATE, application, new_token
 from commsim.explorer.state import State
 
@@ -21,18 +21,18 @@ TOKEN = "s3cret-token"
 HOME = f"http://127.0.0.1:{PORT}"
 
 
-class StandIn(Pool):
+class StandIn(AnswerPool):
     """Answers at once with what it was asked."""
 
     def __init__(self) -> None:
         super().__init__(0, Path(), None)
-        self.asked: list[Question] = []
+        self.asked: list[Inquiry] = []
         self.fault: Exception | None = None
 
     async def start(self) -> None:
         """Starts nothing."""
 
-    async def ask(self, key: str, question: Question, say: Callable[[str, int, int], None] | None = None) -> bytes:
+    async def ask(self, key: str, question: Inquiry, say: Callable[[str, int, int], None] | None = None) -> bytes:
         """The question itself."""
         self.asked.append(question)
         if self.fault is not None:

@@ -59,7 +59,7 @@ def test_what_is_printed_and_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
     shown = CliRunner().invoke(app, ["run", str(tmp_path / "s.yaml"), "--out", str(out)])
     assert shown.exit_code == 0, shown.output
-    assert "slowdown  meets on" in shown.output
+    assert "alone  together  slowdown\n" in shown.output
     assert sorted(p.name for p in out.iterdir()) == ["jobs.csv", "result.json", "scenario.yaml"]
     data = json.loads((out / "result.json").read_text())
     assert [row["job"] for row in data["jobs"][0]["rows"]] == ["a", "job 2"]

@@ -55,11 +55,8 @@ def test_a_step_of_a_scenario(tmp_path: Path) -> None:
     assert item.memory.fits
 
 
-def test_the_guide_shows_what_is_printed() -> None:
+def test_the_guide_says_the_utilisation_that_is_printed() -> None:
     guide = (ROOT / "docs" / "guides" / "training-step.md").read_text()
-    shown = guide.split("```\n  step")[1].split("```")[0]
-    printed = CliRunner().invoke(app, ["run", "training/llama-3-70b-512-h100", "--no-files"]).output
-    assert "  step" + shown in printed
     printed = CliRunner().invoke(app, ["run", "training/gpt3-175b-1024-a100", "--no-files"]).output
     (mfu,) = re.findall(r"  MFU +([0-9.]+)%", printed)
     assert f"comes out at {mfu} %" in guide
