@@ -8,6 +8,7 @@ from commsim.api import Swept as Swept
 from commsim.api import compare as compare
 from commsim.api import cost as cost
 from commsim.api import cost_table as cost_table
+from commsim.api import explore as explore
 from commsim.api import plan as plan
 from commsim.api import plot as plot
 from commsim.api import run as run

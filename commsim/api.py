@@ -24,6 +24,7 @@ from commsim.scenario.run import run as run_scenario
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from commsim.explorer.inline import InlineExplorer
     from commsim.report.serving_plan import ServingPlan
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "cost",
     "cost_table",
+    "explore",
     "plan",
     "plot",
     "run",
@@ -87,6 +89,17 @@ def _run(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> 
     for text in dict.fromkeys(text for answer in answers for text in answer.warnings if text != NO_VERSION):
         warnings.warn(text, CommsimWarning, stacklevel=3)
     return answers
+
+
+def explore(scenario: str | Path | Mapping[str, Any] | None = None, *overrides: str) -> InlineExplorer:
+    """The page of `commsim explore` in a frame of the notebook; it shows a scenario first, as `run` takes it.
+
+    Its server runs on this machine until `close` is called or the notebook ends; a browser elsewhere does not reach it.
+    Raises CommsimError where the extra `ui` is not installed, or the scenario cannot be explored.
+    """
+    from commsim.explorer.inline import InlineExplorer
+
+    return InlineExplorer(scenario, overrides)
 
 
 def topologies() -> Machines:

@@ -27,6 +27,9 @@ def explore(
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1 (default: 0, one that is free).")] = 0,
     browser: Annotated[bool, typer.Option(help="Whether to open the browser.")] = True,
+    framed: Annotated[
+        bool, typer.Option("--framed", help="Let pages of this machine, such as a notebook, show it in a frame.")
+    ] = False,
     *,
     question: AskedOptions,
 ) -> None:
@@ -39,7 +42,7 @@ def explore(
         raise CommsimError("explore needs a web server: pip install 'commsim[ui]'") from None
     start = _start(scenario, overrides or [], question)
     listening = _listen(port)
-    serve(listening, start, Path.cwd(), typer.echo, browser=browser)
+    serve(listening, start, Path.cwd(), typer.echo, browser=browser, framed=framed)
 
 
 def _listen(port: int) -> socket.socket:

@@ -35,7 +35,13 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    listening: socket.socket, start: State, folder: Path, say: Callable[[str], None], *, browser: bool = False
+    listening: socket.socket,
+    start: State,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    browser: bool = False,
+    framed: bool = False,
 ) -> None:
     """Serves on a bound socket and says the address; returns after Ctrl-C."""
     port, token = listening.getsockname()[1], new_token()
@@ -46,7 +52,7 @@ def serve(
     limit = limit_bytes()
     pool = AnswerPool(count, folder, limit and limit // count)
     config = uvicorn.Config(
-        application(pool, token, port, start),
+        application(pool, token, port, start, framed=framed),
         log_level="warning",
         access_log=False,
         limit_concurrency=MOST_CONNECTIONS,

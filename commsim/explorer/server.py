@@ -43,7 +43,7 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -51,6 +51,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+FRAMES = "http://127.0.0.1:* http://localhost:*"
+"""Whose pages may show it in a frame, where that is asked for: a notebook's."""
 
 
 def new_token() -> str:
@@ -61,10 +64,13 @@ def new_token() -> str:
 class Guard:
     """Refuses what does not come from the page itself: another Host, another Origin, no token."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str, port: int, framed: bool) -> None:
         self._app, self._token = app, token.encode()
         self._hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
         self._origins = {b"http://" + host for host in self._hosts}
+        self._framed = framed
+        name = "Content-Security-Policy"
+        self._safe = HEADERS | {name: HEADERS[name] + (FRAMES if framed else "'none'")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers 403 itself, or hands on with the safe headers added."""
@@ -76,11 +82,12 @@ class Guard:
         known = secrets.compare_digest(secret.encode("utf-8", "replace"), self._token)
         origin = headers.get(b"origin")
         own = headers.get(b"host", b"") in self._hosts and (origin is None or origin in self._origins)
-        own &= headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
+        shown = self._framed and headers.get(b"sec-fetch-dest") == b"iframe"  # the page itself; all else is its own
+        own &= shown or headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
 
         async def safe(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
+                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in self._safe.items())]
             await send(message)
 
         if known and own:
@@ -146,8 +153,8 @@ class _Page:
         return StreamingResponse(_lines(self._pool, key, question), media_type="application/x-ndjson")
 
 
-def application(pool: AnswerPool, token: str, port: int, start: State) -> ASGIApp:
-    """The page under its token; `start` is what it shows first."""
+def application(pool: AnswerPool, token: str, port: int, start: State, *, framed: bool = False) -> ASGIApp:
+    """The page under its token; `start` is what it shows first; `framed`: pages of this machine may frame it."""
     page = _Page(pool, start)
     routes = [
         Route("/{token}/", page.file),
@@ -168,7 +175,7 @@ def application(pool: AnswerPool, token: str, port: int, start: State) -> ASGIAp
             pool.close()
             await starting
 
-    return Guard(Starlette(routes=routes, lifespan=lifespan), token, port)
+    return Guard(Starlette(routes=routes, lifespan=lifespan), token, port, framed)
 
 
 class _TooLongError(Exception):
