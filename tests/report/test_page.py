@@ -92,7 +92,15 @@ def test_the_same_result_is_the_same_page(report: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.5, "0.500"), (1.2345, "1.234"), (123.456, "123.5"), (54321.0, "54,321"), (1e-7, "1.00e-07")],
+    [
+        (0.0, "0"),
+        (0.5, "0.500"),
+        (1.2345, "1.234"),
+        (123.456, "123.5"),
+        (54321.0, "54,321"),
+        (0.00022, "0.000220"),
+        (1e-7, "1.00e-07"),
+    ],
 )
 def test_numbers_read_well(value: float, text: str) -> None:
     assert number(value) == text
