@@ -90,6 +90,19 @@ def test_the_same_result_is_the_same_page(report: str) -> None:
     assert one == other
 
 
+@pytest.mark.parametrize(("rows", "scrolls"), [(31, False), (61, True)])
+def test_only_a_long_table_scrolls_and_says_so(rows: int, scrolls: bool) -> None:
+    shown = table(["size", "to repeat"], [(i, "topology.nodes=2 " * 3) for i in range(rows)])
+    text = html(Page("x", "What?", ("x",), (Section("x", (shown,)),)))
+    assert ('class="table long"' in text) == (f"{rows} rows: the table scrolls." in text) == scrolls
+    assert text.count('<td class="words">') == rows
+
+
+def test_a_range_sorts_by_its_lower_end(report: str) -> None:
+    (row,) = re.findall(r"<tr><td[^>]*>1 GiB</td>.*?</tr>", report, flags=re.DOTALL)[:1]
+    assert re.search(r'<td class="number" data-key="0\.\d+">[\d,.]+ to [\d,.]+</td>', row)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
