@@ -132,7 +132,9 @@ def test_of_unlike_nodes_it_says_what_all_carry_together() -> None:
 
 
 def test_a_rate_other_than_the_listed_one_is_called_raw() -> None:
-    fast = load_topology(TopologySpec(preset="hgx-h100-ndr400", nodes=4, nic_bandwidth=100e9), Path())
+    fast = load_topology(
+        TopologySpec.model_validate({"preset": "hgx-h100-ndr400", "nodes": 4, "nic_bandwidth": "800 Gb/s"}), Path()
+    )
     said = quick_bound(fast, BoundQuestion("all_reduce")).words(S)
     assert "a PCIe link counts raw there, 63.02 GB/s, and `topo show` lists it net of protocol, 48 GB/s" in said
     plain = quick_bound(load_preset("hgx-h100-ndr400", nodes=4), BoundQuestion("all_reduce", in_network=True))
