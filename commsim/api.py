@@ -262,7 +262,9 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
     answers = [answer for some in run_local(asked, list(asked.points()), workers) for answer in some]
     answers.sort(key=lambda answer: answer.number)
     points = tuple(vars(a) for a in answers)
-    return Swept(asked.name, points, path.read_text(encoding="utf-8"), idle_reasons(asked, unchanged_paths(points)))
+    return Swept(
+        asked.name, points, path.read_text(encoding="utf-8"), idle_reasons(asked, unchanged_paths(points)), overrides
+    )
 
 
 def plot(

@@ -145,8 +145,8 @@ SHELVES: dict[str, tuple[Entry, ...]] = {
             "knees",
             "From where on does more bring nothing?",
             (
-                "commsim sweep sweep/nics-per-node --out out/knees",
-                "commsim plot out/knees --kind knees --out out/knees.png",
+                "commsim sweep sweep/how-much-fabric --out out/knees",
+                "commsim plot out/knees --kind knees --path topology.nic_bandwidth --out out/knees.png",
             ),
             "out/knees.png",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,7 +106,7 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        summary |= _finish([folder / name], folder, parquet, plan, path if html else None)
+        summary |= _finish([folder / name], folder, parquet, plan, path if html else None, overrides or ())
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
         raise typer.Exit(1)
@@ -144,7 +144,12 @@ def merge(
 
 
 def _finish(
-    journals: list[Path], folder: Path, parquet: bool, plan: Sweep | None = None, page: Path | None = None
+    journals: list[Path],
+    folder: Path,
+    parquet: bool,
+    plan: Sweep | None = None,
+    page: Path | None = None,
+    given: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Writes the sorted rows, and the page of a sweep's file; what was written and how many points failed."""
     from commsim.planner.results import as_csv, as_parquet, merged
@@ -161,7 +166,7 @@ def _finish(
         from commsim.report.answers import Swept
         from commsim.report.page import html
 
-        text = html(Swept(plan.name, tuple(points), page.read_text(encoding="utf-8"), why).page())
+        text = html(Swept(plan.name, tuple(points), page.read_text(encoding="utf-8"), why, tuple(given)).page())
         written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
     answers, unchanged = [], []

@@ -21,7 +21,7 @@ from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
 from commsim.nccl.version import Version
 from commsim.topology.graph import Topology
-from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind
+from commsim.topology.kinds import LINK_NAMES, Float64, Int64, LinkKind, VertexKind
 
 _PCIE = LINK_NAMES[LinkKind.PCIE]
 
@@ -214,11 +214,31 @@ class Nodes:
         )
         if limit == "thread block" or np.ptp(rates) == 0.0:
             return ""
-        return f"node{int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]])}"
+        return _with_failed(t, int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]]))
 
     def most(self, of: Callable[[Parameters], float]) -> float:
         """The greatest of a figure of the parameters of all kinds."""
         return max(of(kind.parameters) for kind in self.kinds)
+
+
+_MOST_FAILED = 3
+"""Failed parts of a node that its name is followed by."""
+
+
+def _with_failed(t: Topology, node: int) -> str:
+    """A node by name, with what of it has failed: ``node1 (nic3 failed)``."""
+    name = f"node{node}"
+    if t.link_failed is None:
+        return name
+    ends = np.stack([t.link_src, t.link_dst], axis=1)[t.link_failed]
+    ends = np.sort(ends[(t.vertex_node[ends] == node).any(axis=1)], axis=1)
+    names = t.vertex_name
+    ports = {int(v) for pair in ends for v in pair if t.vertex_kind[v] == VertexKind.NIC}
+    others = {(int(a), int(b)) for a, b in ends if not ports & {int(a), int(b)}}
+    parts = [names[v] for v in sorted(ports)] + [f"{names[a]} - {names[b]}" for a, b in sorted(others)]
+    parts = [part.replace(f"{name}.", "") for part in parts]
+    more = f" and {len(parts) - _MOST_FAILED} more" if len(parts) > _MOST_FAILED else ""
+    return f"{name} ({', '.join(parts[:_MOST_FAILED])}{more} failed)" if parts else name
 
 
 def nodes_of(

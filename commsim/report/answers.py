@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,11 +14,12 @@ from commsim.planner.around import Neighbour, Sensitivity
 from commsim.planner.plan import Configuration, PlanAnswer
 from commsim.planner.results import columns, flat_rows
 from commsim.report.answered import Answered, OnePicture
-from commsim.report.page import Code, Facts, Page, Section, Text, plot, table
+from commsim.report.page import Code, Facts, Page, Part, Section, Text, plot, table
 from commsim.report.plan_tables import choices_chart, counted, headline, money_facts, reasons, rows, ties
 from commsim.report.saved import Saved
 from commsim.report.sweep_plot import (
     FABRIC,
+    FIGURES,
     SHARE,
     curves,
     enough_lines,
@@ -52,6 +53,20 @@ HEADS = {
     "closed_form_s": "closed form (s)",
 }
 """What a column is called on the page; others are called by their key."""
+
+_UNITS = {"us": "us", "s": "s", "ms": "ms", "GBps": "GB/s", "GiB": "GiB", "bytes": "B", "percent": "%"}
+"""By the end of a column's name, its unit."""
+
+
+def head_of(name: str) -> str:
+    """A column in words: ``time (us)`` of ``time_us``; paths stay as they are."""
+    if name in FIGURES:
+        return FIGURES[name][0]
+    words, _, unit = name.rpartition("_")
+    if "." in name or not words or unit not in _UNITS:
+        return name if "." in name else name.replace("_", " ")
+    return f"{words.replace('_', ' ')} ({_UNITS[unit]})"
+
 
 MOST_ROWS = 2_000
 MOST_ENOUGH = 8  # answers to how much fabric is enough
@@ -186,6 +201,7 @@ class Swept(Answered):
     points: tuple[dict[str, Any], ...]
     base: str
     idle: Mapping[str, str] = field(default_factory=dict)  # by path, why it changes nothing
+    given: tuple[str, ...] = ()  # changes of the file, as they were given
     first_picture: ClassVar[str] = "knees"
 
     @property
@@ -215,6 +231,13 @@ class Swept(Answered):
         lines += unchanged_lines(points, self.idle)
         return tuple(lines) or (f"{len(points):,} points, {sum(len(p['rows']) for p in points):,} rows.",)
 
+    def _asked(self) -> Iterator[Part]:
+        """The file, and what was changed of it."""
+        if self.given:
+            yield Text("Changed on the command line, of the file below:")
+            yield Code("\n".join(self.given))
+        yield Code(self.base)
+
     def to_frame(self) -> pd.DataFrame:
         """A row for every predicted row, the values of the paths in front: what rows.csv holds."""
         import pandas as pd
@@ -231,16 +254,17 @@ class Swept(Answered):
         sections = []
         for path in numeric_paths(points):
             if curves(points, path, figure):
-                drawing = plot(sweep_chart(points, path, figure, self.name), f"{figure} along {path}.")
+                caption = f"{head_of(figure)} along {path}."
+                drawing = plot(sweep_chart(points, path, figure, self.name), caption[:1].upper() + caption[1:])
                 sections.append(Section(f"Along {path}", (drawing, *map(Text, knee_lines(points, path, figure)))))
         listed = list(flat_rows(points))
         names = [n for n in columns(points) if any(r.get(n) not in (None, "") for r in listed)]
         note = f"the first {MOST_ROWS:,} of {len(listed):,} rows; rows.csv has all" if len(listed) > MOST_ROWS else ""
-        shown = table(names, [[r.get(n) for n in names] for r in listed[:MOST_ROWS]], note)
+        shown = table(list(map(head_of, names)), [[r.get(n) for n in names] for r in listed[:MOST_ROWS]], note)
         return Page(
             title=self.name,
             question=f"What does each choice bring, and from where on is {100 * SHARE:.0f} % of the best reached?",
             answer=self._lines(),
-            sections=(*sections, Section("Rows", (shown,)), Section("The sweep", (Code(self.base),))),
+            sections=(*sections, Section("Rows", (shown,)), Section("The sweep", tuple(self._asked()))),
             warnings=tuple(f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:1]),
         )

@@ -72,6 +72,7 @@ def _columns(names: Sequence[str], width: float) -> int:
 def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     for shade in panel.shades:
         axes.axhspan(shade.low, shade.high, color=shade.colour, linewidth=0, zorder=0.5, label=shade.text or None)
+    drawn: list[Series] = []
     points, ends, banded = 0, dict.fromkeys(chart.x.categories, 0.0), ""
     places = sorted(at for s in panel.series for at in s.x if not isinstance(at, str))
     for series in panel.series:
@@ -90,7 +91,11 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
                 place, centre = (at, ends[str(at)]), {"ha": "center", "va": "bottom", "fontsize": 8}
                 axes.annotate(text, place, (0, 2), textcoords="offset points", **centre)  # type: ignore[arg-type]
             continue
-        axes.plot(x, y, label=series.name, color=series.colour, **_look(series, points, len(x)))
+        look = _look(series, points, len(x))
+        if series.look == "line" and any(_covers(series, below, panel) for below in drawn):
+            look |= {"linestyle": (0, (4, 4)), "marker": ""}
+        drawn += [series] if series.look == "line" else []
+        axes.plot(x, y, label=series.name, color=series.colour, **look)
         points += series.look == "points"
         for at, value, text in zip(series.x, series.y, series.labels, strict=False):
             if text and value is not None:
@@ -131,6 +136,23 @@ def _look(series: Series, points: int, count: int) -> dict[str, Any]:
     if series.look == "steps":
         return {"drawstyle": "steps-post", "linewidth": 1.5, "zorder": 3}
     return {"marker": "." if count <= 80 else "", "markersize": 5, "zorder": 3}
+
+
+_SAME = 0.012
+"""Share of a panel's height within which a line lies on another."""
+
+
+def _covers(series: Series, below: Series, panel: Panel) -> bool:
+    """Whether a line lies wholly on one that is drawn already, which would not be seen under it."""
+    mine, other = (dict(zip(s.x, s.y, strict=True)) for s in (series, below))
+    pairs = [(y, other.get(x)) for x, y in mine.items()]
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    low, high = reach(panel)
+    if len(both) < max(2, len(other) - 1) or high <= low:
+        return False
+    if panel.y.scale == "log" and low > 0:
+        return all(a > 0 < b and abs(math.log(a / b)) <= _SAME * math.log(high / low) for a, b in both)
+    return all(abs(a - b) <= _SAME * (high - low) for a, b in both)
 
 
 def reach(panel: Panel) -> tuple[float, float]:

@@ -203,7 +203,7 @@ def _of(item: Item, comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]) -> list[Section]:
-    from commsim.report.page import Section, Text, picture, plot, size_cell, table
+    from commsim.report.page import Column, Section, Text, picture, plot, size_cell, table
     from commsim.report.plots import bandwidth_chart
 
     mine = _of(item, comparisons)
@@ -216,8 +216,9 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
 
             parts.append(plot(crossover_chart(item, result.name), "Time of every algorithm that can run."))
             parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
-    columns = [
-        "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)", "eight of ten within (us)",
+    columns: list[str | Column] = [
+        "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)",
+        Column("eight of ten within (us)", number=True),
         "algorithm", "protocol", "channels", "bottleneck", "engine",
     ]  # fmt: skip
     notes = [f"{note[:1].upper()}{note[1:]}." for note in (falls_note(item), slowest_note(item)) if note]
@@ -244,11 +245,11 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
 
 
 def _row(row: Row) -> tuple[object, ...]:
-    from commsim.report.page import size_cell
+    from commsim.report.page import Cell, size_cell
 
-    band = ""
+    band = Cell("")
     if row.low_s is not None and row.high_s is not None:
-        band = f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}"
+        band = Cell(f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}", row.low_s)
     bound = None if row.lower_bound_s is None else microseconds(row.lower_bound_s)
     return (
         size_cell(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,

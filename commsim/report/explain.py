@@ -236,9 +236,13 @@ def text(result: Result, explanations: Sequence[Explanation]) -> str:
 
 
 def answer(explanations: Sequence[Explanation]) -> list[str]:
-    """The first lines of a page: what bounds each, and its next best change; of a collective the largest size only."""
+    """The first lines of a page: what bounds each, and its next best change; of a collective the largest size only.
+
+    What bounds a collective is in its own sentence.
+    """
     last = {one.place: one for one in explanations}
-    return [line for one in last.values() for line in (bound_words(one)[0], next_best(one)) if line]
+    lines = [(("" if one.row is not None else bound_words(one)[0]), next_best(one)) for one in last.values()]
+    return [line for pair in lines for line in pair if line]
 
 
 def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
@@ -248,7 +252,7 @@ def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
     for one in explanations:
         rows = [
             (
-                g.what, Cell(format_time(g.seconds), g.seconds), Cell(_signed(g.saved_s), g.saved_s),
+                g.what, Cell(format_time(g.seconds), g.seconds), Cell(_saved(g.saved_s, one.seconds), g.saved_s),
                 100 * g.saved_s / one.seconds, g.misses or g.choice, g.overrides,
             )
             for g in one.gains
@@ -264,7 +268,10 @@ def why_sections(explanations: Sequence[Explanation]) -> list[Section]:
     return sections
 
 
-def _signed(seconds: float) -> str:
+def _saved(seconds: float, of: float) -> str:
+    """A time that is saved, or lost; none where it is no part of the whole worth a word."""
+    if abs(seconds) <= NOTHING * of:
+        return "none"
     return f"-{format_time(-seconds)}" if seconds < 0 else format_time(seconds)
 
 
@@ -343,7 +350,7 @@ def result_page(result: Result, comparisons: Sequence[Comparison], reasons: Sequ
     return Page(
         title=result.name,
         question=runs[0][0].question,
-        answer=(*answer(reasons), *(line for view, answers in runs for line in view.sentences(shown, answers))),
+        answer=(*(line for view, answers in runs for line in view.sentences(shown, answers)), *answer(reasons)),
         sections=(
             *(section for view, answers in runs for section in view.sections(shown, answers)),
             *why_sections(reasons),

@@ -7,6 +7,7 @@ still picture.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -217,9 +218,11 @@ def cell(value: Any) -> Cell:
 
 
 def number(value: float) -> str:
-    """About four significant digits, three below one; no exponent between a thousandth and a billion."""
+    """About four significant digits, three below one; no exponent between a millionth and a billion."""
     size = abs(value)
     if size == 0 or 1e-3 <= size < GIGA:
         places = 0 if size >= 1000 or size == 0 else 1 if size >= 100 else 2 if size >= 10 else 3
         return f"{value:,.{places}f}"
+    if 1e-6 <= size < 1e-3:
+        return f"{value:.{2 - math.floor(math.log10(size))}f}"
     return f"{value:.2e}"

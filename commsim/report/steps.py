@@ -147,19 +147,24 @@ def plot_memory(step: StepFigures, provenance: str = "") -> Figure:
 _WORDS = {"F": "forward", "B": "backward", "I": "backward of inputs", "W": "backward of weights"}
 _LETTERS = {"F": "F", "B": "B", "I": "I", "W": "W", "optimizer": "o", "reduce": "r", "gather": "g"}
 _MOST_STAGES = 32
+_SLICES = 88  # letters of a line
 
 
 def gantt_lines(item: TrainingItem) -> list[str]:
-    """One line per stage: what it does in the middle of each slice of the step; ``.`` is idle.
+    """One line per stage: what fills most of each slice of the step; ``.`` is idle.
 
     F forward, B backward (I of inputs, W of weights), o optimizer; where nothing is computed, r and g: reduce and
-    gather, gradients and parameters under way.
+    gather, gradients and parameters under way. Where passes are shorter than a slice, only the beginning is shown.
     """
     timeline, stages = item.timeline, item.step.pp
     shown = range(min(stages, _MOST_STAGES))
-    edges = np.linspace(0.0, item.step_s, 89)
+    passes = np.flatnonzero((timeline.stream == 0) & (timeline.end_s > timeline.start_s))
+    short = float(np.quantile((timeline.end_s - timeline.start_s)[passes], 0.25)) if passes.size else item.step_s
+    length = min(item.step_s, _SLICES * short)
+    edges = np.linspace(0.0, length, _SLICES + 1)
     letters = "F forward, B I W backward, o optimizer, r reduce, g gather, . idle"
-    lines = [f"# pipeline over {format_time(item.step_s)}: {letters}"]
+    part = "" if length == item.step_s else f"the first {format_time(length)} of "
+    lines = [f"# pipeline over {part}{format_time(item.step_s)}: {letters}"]
     lines += [f"  stage {stage:<3} {_letters(timeline, stage, edges)}" for stage in shown]
     if stages > _MOST_STAGES:
         lines.append(f"# and {stages - _MOST_STAGES} stages more")
@@ -167,18 +172,31 @@ def gantt_lines(item: TrainingItem) -> list[str]:
 
 
 def _letters(timeline: Timeline, stage: int, edges: Any) -> str:
-    """The letter of what runs in the middle of each slice."""
-    middle = (edges[1:] + edges[:-1]) / 2
-    line = np.full(middle.size, ".")
-    for stream in (5, 0):
+    """The letter of what fills most of each slice; idle is a part like others, gradients count where none computes."""
+    slices = len(edges) - 1
+    line, width = np.full(slices, "."), np.diff(edges)
+    for stream in (0, 5):
         rows = np.flatnonzero((timeline.endpoint == stage) & (timeline.stream == stream))
-        if not rows.size:
-            continue
-        letters = np.array([_LETTERS[timeline.names[code]] for code in timeline.name_code[rows].tolist()])
-        at = np.searchsorted(timeline.start_s[rows], middle, side="right") - 1
-        runs = (at >= 0) & (timeline.end_s[rows][at] > middle)
-        line[runs] = letters[at[runs]]
+        kinds = np.array([_LETTERS[timeline.names[code]] for code in timeline.name_code[rows].tolist()])
+        start, end = timeline.start_s[rows], timeline.end_s[rows]
+        busy, most, filling = np.zeros(slices), np.zeros(slices), np.full(slices, ".")
+        for letter in dict.fromkeys(kinds.tolist()):
+            of = kinds == letter
+            filled = np.diff(_busy_until(start[of], end[of], edges))
+            busy += filled
+            filling = np.where(filled > most, letter, filling)
+            most = np.maximum(most, filled)
+        shown = (line == ".") & (most > 0) & (most >= width - busy)
+        line[shown] = filling[shown]
     return "".join(line.tolist())
+
+
+def _busy_until(start: Any, end: Any, edges: Any) -> Any:
+    """Seconds that these spans, by start and none over another, fill before each edge."""
+    before = np.concatenate([[0.0], np.cumsum(end - start)])
+    begun = np.searchsorted(start, edges, side="right")
+    last = np.maximum(begun - 1, 0)
+    return before[begun] - np.where(begun > 0, np.maximum(end[last] - edges, 0.0), 0.0)
 
 
 _STREAMS = ((0, 0.28, 0.92), (5, 0.12, 0.26), (4, 0.0, 0.1))

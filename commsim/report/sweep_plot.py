@@ -142,7 +142,8 @@ def curves(points: Iterable[dict[str, Any]], path: str, figure: str) -> list[Swe
             for name, value in key:
                 if name in varying:
                     names_of.setdefault(value, name)
-            label = ", ".join(named(name, value) for value, name in names_of.items()) or "all"
+            label = ", ".join(named(name, value) for value, name in names_of.items())
+            label = label or ", ".join(named(name, value) for name, value in own) or "all of it"
             merged.setdefault(tuple(sorted(line.items())), []).append(label)
     made = []
     for curve, labels in merged.items():
@@ -181,7 +182,7 @@ def sweep_chart(points: Sequence[dict[str, Any]], path: str, figure: str, title:
     unit, scale, words = _unit_of(shown[0])
     lines = [Series(c.label, tuple(scale * x for x in c.x), c.y, colour, named=named)
              for c, colour in zip(shown, colours, strict=True)]  # fmt: skip
-    bends = [knee(c, more) for c in shown if not _flat(c)]
+    bends = [bend for c in shown if not _flat(c) and not _gains_to_the_end(c, bend := knee(c, more))]
     if bends:
         bends.sort(key=lambda bend: bend.x)
         knees = Series(KNEE, tuple(scale * b.x for b in bends), tuple(b.y for b in bends), style.INK, "points")
@@ -232,11 +233,24 @@ def knee_lines(points: Sequence[dict[str, Any]], path: str, figure: str) -> list
             lines.append(f"{curve.label}: {path} changes nothing ({figure_words(label, curve.y[0])})")
             continue
         name = curve.names[curve.x.index(bend.x)]
+        if _gains_to_the_end(curve, bend):
+            lines.append(f"{curve.label}: {path} {name}, the last tried, still gains: {figure_words(label, bend.y)}")
+            continue
         lines.append(
-            f"{curve.label}: {path} {name} reaches {figure_words(label, bend.y)}, "
+            f"{curve.label}: {_where(curve, bend)} {path} {name}: {figure_words(label, bend.y)}, "
             f"{100 * (bend.y / bend.best if more else bend.best / bend.y):.0f} % of the best ({bend.best:.4g})"
         )
     return lines
+
+
+def _gains_to_the_end(curve: SweepCurve, bend: Knee) -> bool:
+    return bend.x == curve.x[-1]  # nobody knows from where on more brings nothing
+
+
+def _where(curve: SweepCurve, bend: Knee) -> str:
+    """On which side of a knee a curve is good: ``from`` it on, ``up to`` it, or ``at`` it alone."""
+    good = [abs(y / bend.best - 1) <= abs(bend.y / bend.best - 1) + 1e-9 for y in curve.y]
+    return "from" if good[-1] and not good[0] else "up to" if good[0] and not good[-1] else "at"
 
 
 def figure_words(label: str, value: float) -> str:

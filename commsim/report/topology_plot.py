@@ -313,7 +313,7 @@ def draw_node(ax: Axes, t: Topology, d: NodeDrawing, heat: Heat | None = None) -
         text = f"... and {d.hidden}\nmore GPUs\nlike these"
         ax.text(d.right - 0.7, 0, text, ha="center", va="center", color=INK)
     if t.nodes > 1:
-        name = f"node {d.node}" if d.node else "one node"
+        name = "one node" if not d.node and heat is None else f"node {d.node}"
         ax.text(d.left + 0.1, d.top - 0.1, name, fontsize=10, style="italic", color=MUTED, va="top")
 
 

@@ -95,7 +95,7 @@ def answer_line(verdict: Verdict, tried: Sequence[Tried]) -> str:
     """The verdict in one line, with the causes that are most probable."""
     alike = named(tried)[:MOST_CAUSES]
     if tried and not alike and verdict.state in ("slower", "faster"):
-        return f"{verdict.sentence()}; no cause that is known fits"
+        return f"{verdict.sentence()}; no cause that is known fits well enough"
     return verdict.sentence(", or ".join(f"{t.cause} ({chance(t)}, {fit(t)})" for t in alike))
 
 
@@ -105,8 +105,8 @@ def chance(tried: Tried) -> str:
 
 
 def fit(tried: Tried) -> str:
-    """How far the curve is from a what-if, as a mean factor in percent."""
-    return f"fits to {100 * np.expm1(tried.score):.0f} %"
+    """How far the curve still is from a what-if, as a mean factor in percent: less is nearer."""
+    return f"off by {100 * np.expm1(tried.score):.0f} %"
 
 
 def speed_text(speed: float) -> str:
@@ -150,6 +150,8 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = 
     lines.append(summary_line(c))
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")
+    if tried:
+        lines.append("# causes tried: how probable each is among them, and how far off its times still are (less fits)")
     lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {chance(t)}, {fit(t)}" for t in tried]
     return "\n".join([*lines, *remarks(c)]) + "\n"
 
@@ -236,7 +238,7 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     if tried:
         text = "What-if simulations that make this curve more probable than the prediction does, the likeliest first:"
         fits = [(t.cause, Cell(chance(t), t.probability), Cell(fit(t), t.score)) for t in tried]
-        parts += [Text(text), table(["what if", "probability", "how well it fits"], fits)]
+        parts += [Text(text), table(["what if", "probability", "how far off it is"], fits)]
     return parts
 
 

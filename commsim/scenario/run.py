@@ -10,12 +10,14 @@ from commsim.document import raise_faults
 from commsim.document.types import KeyFaults
 from commsim.errors import CommsimError, Fault, ScenarioError
 from commsim.measure.records import Curve
+from commsim.scenario.item import Item
 from commsim.scenario.load import resolved_yaml, scenario_hash, scenario_warnings
 from commsim.scenario.placement import Placed, placed
 from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
 from commsim.scenario.setting import idle_warnings
 from commsim.scenario.strict import format_ranks
+from commsim.scenario.unbound_notes import unbound_notes
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def run(
     for place, work in enumerate(scenario.workload):
         answer, said = work.run(ready.site(place, cache, progress, notes))
         answers.append(answer)
+        if notes and isinstance(answer, Item):
+            said = [*said, *unbound_notes(scenario, answer, warnings)]
         warnings += [text for text in said if text not in warnings]
     return Result(
         scenario=scenario,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from commsim.bounds import LowerBound, lower_bound_s
+import numpy as np
+
+from commsim.bounds import LowerBound, lower_bound_s, wires
 from commsim.collectives.semantics import PAIRWISE
 from commsim.errors import CommsimError
 from commsim.synthesis.limit import CollectiveLimit, limit_of
@@ -14,7 +16,8 @@ from commsim.synthesis.machine import adds_somewhere, machine_network
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.words import why
 from commsim.topology.graph import Topology
-from commsim.units import format_time
+from commsim.topology.kinds import LinkKind
+from commsim.units import format_bandwidth, format_time
 
 MOST_LINKS = 6_000
 """Links of a topology up to which a table asks for flows: 64 nodes of 8 GPUs, some hundredths of a second."""
@@ -74,7 +77,21 @@ class QuickBound:
         if self.limit.bandwidth_s(nbytes) < seconds * (1 - _SAME):
             return f"{_cut_at(cuts)}; an exact limit takes a linear program"
         sort = "exact limit" if self.limit.exact else "cut"
-        return f"{sort}: {why(self.network, self.limit)}"
+        return f"{sort}: {why(self.network, self.limit)}{_raw_note(self.topology, self.network, self.limit)}"
+
+
+def _raw_note(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> str:
+    """That what binds counts at the rate of its wires, where the machine lists another; else empty."""
+    edges = limit.binding if limit.cut is None else limit.cut.edges
+    links = np.array([network.links[edge][0] for edge in edges], np.int64)
+    raw, listed = wires(topology, links), topology.link_bandwidth[links]
+    other = np.flatnonzero(raw != listed)
+    if not other.size:
+        return ""
+    at = int(other[0])
+    name = "link between sockets" if topology.link_kind[links[at]] == LinkKind.HOST else "PCIe link"
+    rates = format_bandwidth(float(raw[at])), format_bandwidth(float(listed[at]))
+    return f"; a {name} counts raw there, {rates[0]}, and `topo show` lists it net of protocol, {rates[1]}"
 
 
 def _cut_at(cuts: LowerBound) -> str:

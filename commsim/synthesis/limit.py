@@ -172,14 +172,20 @@ def _turned_limit(tree: TreeLimit, turned: bool) -> TreeLimit:
 
 
 def _typical(network: FlowNetwork, part: Int64) -> FlowCut:
-    """The border of a part that has as much to take its share in by as parts have on average, or nearly."""
+    """The border of one part where all are alike; else the borders of all, with what they carry together."""
     into, out = flows_of(network, part)
     held = np.unique(part[network.ranks])
-    share = Fraction(2 * (held.size - 1), held.size)
+    together = Fraction(2 * (held.size - 1))
     inward = int(into.sum()) <= int(out.sum())
     units = (into if inward else out)[held]
-    at = held[int(np.argmin(np.abs(units - units.mean())))]
-    return border(network, np.flatnonzero(part == at), inward=inward, share=share)
+    borders = [
+        border(network, np.flatnonzero(part == k), inward=inward, share=together / held.size)
+        for k in (held[:1] if np.unique(units).size == 1 else held).tolist()
+    ]
+    if len(borders) == 1:
+        return borders[0]
+    edges = sorted(edge for one in borders for edge in one.edges)
+    return FlowCut(frozenset().union(*(one.vertices for one in borders)), tuple(edges), inward, together)
 
 
 def _exchange(

@@ -24,6 +24,9 @@ _SORTS = {
 }
 """What joins two sorts of vertices; whatever else is a PCIe link."""
 
+_SEVERAL = {"link between switches": "links between switches", "link between sockets": "links between sockets"}
+"""The plural, where it has no s at its end."""
+
 _TOLD = 3
 """Stretches of ranks or nodes, and links, that a sentence names."""
 
@@ -45,6 +48,11 @@ def cut_words(network: FlowNetwork, cut: FlowCut, collective: str) -> str:
         held, inward = [r for r in range(network.n) if r not in set(held)], not inward
     must = f"must {'take in' if inward else 'give out'}"
     over = link_words(network, cut.edges)
+    if cut.share > 1 and len(cut.vertices.intersection(network.ranks.tolist())) == network.n:
+        must = f"must {'take in' if cut.inward else 'give out'}"
+        return (
+            f"{_all_parts(network, cut)} together {must} {_share(cut)} the array, to add and to spread it, over {over}"
+        )
     if cut.share > 1 and collective == "all_reduce":
         held_by = f"each of {_parts(network, cut)}" if _parts(network, cut) else _ranks(network, held)
         return f"{held_by} {must} {_share(cut)} the array, to add and to spread it, over {over}"
@@ -60,6 +68,13 @@ def _parts(network: FlowNetwork, cut: FlowCut) -> str:
     of = network.node[network.ranks]
     nodes = np.unique(of)
     return f"the {nodes.size} nodes" if np.unique(of[held]).size == 1 and nodes.size > 1 else ""
+
+
+def _all_parts(network: FlowNetwork, cut: FlowCut) -> str:
+    """The parts whose borders are one cut, in words: k parts send the array 2 (k - 1) times."""
+    parts = int(cut.share) // 2 + 1
+    of = {network.n: "ranks", np.unique(network.node[network.ranks]).size: "nodes"}
+    return f"the {parts} {of.get(parts, 'parts of the machine')}"
 
 
 def _share(cut: FlowCut) -> str:
@@ -95,7 +110,9 @@ def _stretches(numbers: Sequence[int]) -> str:
 def link_words(network: FlowNetwork, edges: Sequence[int]) -> str:
     """How many links of which sort, and what they carry together."""
     sorts = Counter(_sort(network, e) for e in edges)
-    several = [f"{count} {name}{'s' * (count > 1)}" if count > 1 else f"one {name}" for name, count in sorts.items()]
+    several = [
+        f"{count} {_SEVERAL.get(name, name + 's')}" if count > 1 else f"one {name}" for name, count in sorts.items()
+    ]
     total = float(sum(int(network.capacity[e]) for e in edges) * network.unit)
     return f"{' and '.join(several[:_TOLD])} ({format_bandwidth(total)})"
 

@@ -92,5 +92,5 @@ def test_a_cause_is_named_where_it_fits_and_better_than_the_prediction(
     assert [t.cause for t in named(tried)] == ["few channels"] * is_named
     line = answer_line(judged(large=4.0), tried)
     assert line.endswith(
-        "likely cause: few channels (90 %, fits to 11 %)" if is_named else "no cause that is known fits"
+        "likely cause: few channels (90 %, off by 11 %)" if is_named else "no cause that is known fits well enough"
     )

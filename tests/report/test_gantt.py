@@ -39,6 +39,17 @@ def test_letters_show_forwards_then_backwards(tmp_path: Path) -> None:
     assert starts[0] < starts[-1]
 
 
+def test_letters_never_skip_a_pass(tmp_path: Path) -> None:
+    """One forward and one backward after the other: many micro-batches may not look like blocks of one sort."""
+    (tmp_path / "s.yaml").write_text(_TEXT.replace("size: 8", "size: 256").replace("gpipe", "1f1b"))
+    head, *lines = gantt_lines(run(load_scenarios(tmp_path / "s.yaml")[0]).trainings[0])
+    assert "the first" in head
+    last = lines[-1].split(maxsplit=2)[2].strip(".")
+    assert "FFF" not in last
+    assert "BBBBBB" not in last
+    assert last.count("FB") > 15
+
+
 def test_the_picture_has_a_row_per_stage(tmp_path: Path) -> None:
     item = _item(tmp_path)
     figure = plot_pipeline(figures_of(item.to_dict(), item.timeline), "where it came from")

@@ -90,9 +90,30 @@ def test_the_same_result_is_the_same_page(report: str) -> None:
     assert one == other
 
 
+@pytest.mark.parametrize(("rows", "scrolls"), [(31, False), (61, True)])
+def test_only_a_long_table_scrolls_and_says_so(rows: int, scrolls: bool) -> None:
+    shown = table(["size", "to repeat"], [(i, "topology.nodes=2 " * 3) for i in range(rows)])
+    text = html(Page("x", "What?", ("x",), (Section("x", (shown,)),)))
+    assert ('class="table long"' in text) == (f"{rows} rows: the table scrolls." in text) == scrolls
+    assert text.count('<td class="words">') == rows
+
+
+def test_a_range_sorts_by_its_lower_end(report: str) -> None:
+    (row,) = re.findall(r"<tr><td[^>]*>1 GiB</td>.*?</tr>", report, flags=re.DOTALL)[:1]
+    assert re.search(r'<td class="number" data-key="0\.\d+">[\d,.]+ to [\d,.]+</td>', row)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.5, "0.500"), (1.2345, "1.234"), (123.456, "123.5"), (54321.0, "54,321"), (1e-7, "1.00e-07")],
+    [
+        (0.0, "0"),
+        (0.5, "0.500"),
+        (1.2345, "1.234"),
+        (123.456, "123.5"),
+        (54321.0, "54,321"),
+        (0.00022, "0.000220"),
+        (1e-7, "1.00e-07"),
+    ],
 )
 def test_numbers_read_well(value: float, text: str) -> None:
     assert number(value) == text

@@ -9,9 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commsim.errors import CommsimError
-from commsim.report.answers import Swept
+from commsim.report.answers import Swept, head_of
+from commsim.report.chart import Axis, Chart, Panel, Series
+from commsim.report.chart_figure import draw
 from commsim.report.page import html
-from commsim.report.sweep_plot import SweepCurve, curves, figure_of, knee, knee_lines, numeric_paths, plot_sweep
+from commsim.report.sweep_plot import (
+    SweepCurve,
+    curves,
+    figure_of,
+    knee,
+    knee_lines,
+    numeric_paths,
+    plot_sweep,
+    sweep_chart,
+)
 
 
 def points() -> list[dict[str, Any]]:
@@ -54,6 +65,42 @@ def test_a_page_has_a_picture_for_each_path_and_all_rows() -> None:
     assert "95 % of the best" in text
     assert knee_lines(points(), "topology.nic_bandwidth", "busbw_GBps")[0].startswith("oversubscription 1: ")
     assert plot_sweep(points(), "topology.nic_bandwidth", "busbw_GBps", "x").axes
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ((100.0, 200.0, 400.0), "topology.nodes 8, the last tried, still gains"),
+        ((100.0, 398.0, 400.0), "from topology.nodes 4: bus bandwidth 398 GB/s"),
+        ((400.0, 398.0, 100.0), "up to topology.nodes 4: bus bandwidth 398 GB/s"),
+        ((100.0, 400.0, 100.0), "at topology.nodes 4: bus bandwidth 400 GB/s"),
+    ],
+)
+def test_a_knee_says_on_which_side_of_it_is_good(rates: tuple[float, ...], said: str) -> None:
+    rows = [
+        {"number": i, "values": {"topology.nodes": n}, "error": None,
+         "rows": [{"collective": "all_reduce", "size_bytes": 1 << 30, "busbw_GBps": rate}]}
+        for i, (n, rate) in enumerate(zip((2, 4, 8), rates, strict=True))
+    ]  # fmt: skip
+    (line,) = knee_lines(rows, "topology.nodes", "busbw_GBps")
+    assert line.startswith(f"all_reduce, 1 GiB: {said}")
+    chart = sweep_chart(rows, "topology.nodes", "busbw_GBps", "x")
+    assert (len(chart.panels[0].series) == 2) == ("still gains" not in said)  # a mark
+
+
+def test_what_was_given_stands_on_the_page_and_heads_are_words() -> None:
+    text = html(Swept("fabric", tuple(points()), "sweep: {}", given=("topology.nodes=2",)).page())
+    assert "topology.nodes=2" in text
+    assert "GBps" not in text[: text.index("<script>")].split("<h2", 1)[1].split("application/json")[0]
+    assert head_of("time_us") == "time (us)"
+    assert head_of("topology.link_s") == "topology.link_s"
+
+
+def test_a_line_that_lies_on_another_lets_it_be_seen() -> None:
+    x, y = (1.0, 2.0, 4.0), (10.0, 20.0, 40.0)
+    lines = (Series("below", x, y, "#000000"), Series("above", x, y, "#ff0000"), Series("off", x, x, "#00ff00"))
+    figure = draw(Chart("x", Axis("n"), (Panel(Axis("y"), lines),)))
+    assert [line.get_linestyle() for line in figure.axes[0].get_lines()] == ["-", "--", "-"]
 
 
 def test_what_cannot_be_drawn_is_said() -> None:

@@ -146,3 +146,10 @@ def test_other_fabrics_draw(nodes: int, fabric: dict[str, object]) -> None:
     figure = plot_topology(machine(preset="hgx-h100-ndr400", nodes=nodes, fabric=fabric))
     for panel in boxes(figure):
         assert not [(a, b) for a, b in combinations(panel, 2) if overlap(a, b)]
+
+
+@pytest.mark.parametrize(("busy", "said"), [({}, "one node"), ({"node0.gpu0 -> node0.nvswitch": 1.0}, "node 0")])
+def test_a_drawing_with_traffic_says_whose_it_is(busy: dict[str, float], said: str) -> None:
+    t = load_preset("hgx-h100-ndr400", nodes=2)
+    figure = plot_topology(t, heat_of(t, busy) if busy else None)
+    assert said in {text.get_text() for panel in figure.axes for text in panel.texts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,8 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.synthesis.bound import BoundQuestion, quick_bound, sharpened
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
-from commsim.topology.presets import load_preset
-from commsim.topology.spec import FaultSpec
+from commsim.topology.presets import load_preset, load_topology
+from commsim.topology.spec import FaultSpec, TopologySpec
 
 S = 1 << 30
 MACHINES = [
@@ -120,3 +121,27 @@ def test_an_explanation_takes_a_linear_program() -> None:
     seconds, words = sharp.seconds(S), sharp.words(S)
     assert seconds == pytest.approx(bound.seconds(S))  # the halves are what binds
     assert words.startswith("exact limit: ")
+
+
+def test_of_unlike_nodes_it_says_what_all_carry_together() -> None:
+    t = load_preset("hgx-h100-ndr400", nodes=4)
+    bound = quick_bound(degraded(t, [FaultSpec(nic=(1, 3), failed=True)]), BoundQuestion("all_reduce"))
+    assert "the 4 nodes together must take in 6 times the array" in bound.words(S)
+    assert "over 31 NICs (1.55 TB/s)" in bound.words(S)
+    assert bound.seconds(S) == pytest.approx(6 * S / 1.55e12)
+
+
+def test_a_rate_other_than_the_listed_one_is_called_raw() -> None:
+    fast = load_topology(
+        TopologySpec.model_validate({"preset": "hgx-h100-ndr400", "nodes": 4, "nic_bandwidth": "800 Gb/s"}), Path()
+    )
+    said = quick_bound(fast, BoundQuestion("all_reduce")).words(S)
+    assert "a PCIe link counts raw there, 63.02 GB/s, and `topo show` lists it net of protocol, 48 GB/s" in said
+    plain = quick_bound(load_preset("hgx-h100-ndr400", nodes=4), BoundQuestion("all_reduce", in_network=True))
+    assert "raw" not in plain.words(S)
+
+
+def test_several_links_between_switches_are_called_so() -> None:
+    spec = TopologySpec(preset="hgx-h100-ndr400", nodes=4, oversubscription=4, nodes_per_leaf=2)
+    said = quick_bound(load_topology(spec, Path()), BoundQuestion("all_to_all")).words(S)
+    assert "over 8 links between switches (200 GB/s)" in said
