@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
 from commsim.document import raise_faults
@@ -31,6 +33,7 @@ QUESTIONS = {
     "plan": "plan:plan_answer",
     "log": "log:log_answer",
     "forms": "answers:forms_answer",
+    "faults": "machine:faults_answer",
 }
 """By name, the module of `commsim.explorer` and its function of (state, folder, cache)."""
 
@@ -50,12 +53,19 @@ def answer(
             function(state, base_dir, cache, say, more or {}) if question in LONG else function(state, base_dir, cache)
         )
     except CommsimError as error:
-        made = {"error": "\n".join(line.removeprefix(":1:1 ") for line in str(error).splitlines())}
+        made = {"error": "\n".join(map(_placeless, str(error).splitlines()))}
     except MemoryError:
         made = {"error": "out of memory: the scenario is too large for this machine"}
     except Exception as error:  # the page says so, and its worker lives on
         made = {"error": f"internal error: {type(error).__name__}: {error} (a fault of commsim, not of your input)"}
+    if "warnings" in made:
+        made["warnings"] = list(map(_placeless, made["warnings"]))
     return json.dumps(made, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _placeless(line: str) -> str:
+    """A message without the place in a file: the page has none."""
+    return line.removeprefix(":1:1 ")
 
 
 def scenario_of(state: State, question: Question, base_dir: Path) -> Scenario:
@@ -66,16 +76,29 @@ def scenario_of(state: State, question: Question, base_dir: Path) -> Scenario:
     return scenario
 
 
+_FILE = "  # a file with what 'copy as YAML' gives"
+
+
 def forms_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
     """The state as YAML, as a command and as Python."""
     del base_dir, cache
-    question: Question = "training" if state["tab"] in ("step", "plan") else "collective"
+    if state["tab"] == "plan":
+        from commsim.explorer.plan import question as plan_question
+
+        plan = plan_question(state)
+        call = f"import commsim as cs\n\nresult = cs.plan({pformat(plan, sort_dicts=False, width=100)})\n"
+        return {"yaml": plain_yaml(plan), "command": f"commsim plan plan.yaml{_FILE}\n", "python": call}
+    question: Question = "training" if state["tab"] == "step" else "collective"
     document = state.document(question)
     text = plain_yaml(document)
     asked = question_of(document)
-    command = "commsim run question.yaml  # a file with what 'copy as YAML' gives\n"
+    command = command_of(asked) if asked is not None else f"commsim run question.yaml{_FILE}"
+    if state["tab"] == "schedule":
+        from commsim.explorer.animation import command_words
+
+        command = shlex.join(command_words(state))
     return {
         "yaml": text,
-        "command": f"{command_of(asked)}\n" if asked is not None else command,
+        "command": f"{command}\n",
         "python": state.python(question),
     }

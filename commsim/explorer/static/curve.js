@@ -19,10 +19,11 @@ export const curve = {
       make("details", {}, make("summary", {}, "As commsim run prints it"), parts.text));
     return parts;
   },
-  show(parts, answer, {collective}) {
+  show(parts, answer, {collective, warn}) {
     parts.lines.replaceChildren(sentences(answer.sentences));
     for (const log of logs) {
       if (log.collective !== collective) continue;
+      if (log.ranks && log.ranks !== answer.ranks) warn(`The log is of another machine: ${log.ranks} ranks against ${answer.ranks}.`);
       answer.chart.panels.forEach((panel, i) => panel.series.push(log.series[i]));
     }
     parts.held = chartIn(parts.chart, answer.chart, parts.held);
