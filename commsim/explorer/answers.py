@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from pprint import pformat
 from typing import TYPE_CHECKING, Any
 
 from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError
 from commsim.explorer.state import Question, State
-from commsim.scenario.load import check_document, plain_yaml
-from commsim.scenario.question_command import command_of, question_of
+from commsim.scenario.load import check_document
 
 if TYPE_CHECKING:
     from commsim.scenario.predictors import Cache
@@ -32,7 +29,7 @@ QUESTIONS = {
     "around": "step:around_answer",
     "plan": "plan:plan_answer",
     "log": "log:log_answer",
-    "forms": "answers:forms_answer",
+    "forms": "forms:forms_answer",
     "faults": "machine:faults_answer",
 }
 """By name, the module of `commsim.explorer` and its function of (state, folder, cache)."""
@@ -74,31 +71,3 @@ def scenario_of(state: State, question: Question, base_dir: Path) -> Scenario:
     if scenario is None or faults:
         raise_faults(faults)
     return scenario
-
-
-_FILE = "  # a file with what 'copy as YAML' gives"
-
-
-def forms_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
-    """The state as YAML, as a command and as Python."""
-    del base_dir, cache
-    if state["tab"] == "plan":
-        from commsim.explorer.plan import question as plan_question
-
-        plan = plan_question(state)
-        call = f"import commsim as cs\n\nresult = cs.plan({pformat(plan, sort_dicts=False, width=100)})\n"
-        return {"yaml": plain_yaml(plan), "command": f"commsim plan plan.yaml{_FILE}\n", "python": call}
-    question: Question = "training" if state["tab"] == "step" else "collective"
-    document = state.document(question)
-    text = plain_yaml(document)
-    asked = question_of(document)
-    command = command_of(asked) if asked is not None else f"commsim run question.yaml{_FILE}"
-    if state["tab"] == "schedule":
-        from commsim.explorer.animation import command_words
-
-        command = shlex.join(command_words(state))
-    return {
-        "yaml": text,
-        "command": f"{command}\n",
-        "python": state.python(question),
-    }

@@ -63,9 +63,9 @@ def overlay(curve: Curve) -> dict[str, Any]:
 def _cells(row: Row) -> list[str]:
     """As `commsim run` prints them."""
     return [
-        format_size(row.size_bytes), format_time_us(row.time_s), f"{gb_per_s(row.algbw):.2f}", f"{gb_per_s(row.busbw):.2f}",
-        format_time_us(row.lower_bound_s), row.algorithm or "-", row.protocol or "-", str(row.channels or "-"),
-        row.bottleneck,
+        format_size(row.size_bytes), format_time_us(row.time_s), f"{gb_per_s(row.algbw):.2f}",
+        f"{gb_per_s(row.busbw):.2f}", format_time_us(row.lower_bound_s), row.algorithm or "-", row.protocol or "-",
+        str(row.channels or "-"), row.bottleneck,
     ]  # fmt: skip
 
 

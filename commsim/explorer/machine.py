@@ -137,8 +137,9 @@ def _draw_fabric(d: Drawing, looked_at: int) -> None:
     step = (d.width - 20) / len(nodes)
     centre = [10 + step * (i + 0.5) for i in range(len(nodes))]
     for x, n in zip(centre, nodes, strict=True):
-        for k, port in enumerate(ports.get(n, ()) if n is not None else ()):
-            at = (x + 12.0 * (k - (len(ports[n]) - 1) / 2), base - 22)
+        some = [] if n is None else ports[n]
+        for k, port in enumerate(some):
+            at = (x + 12.0 * (k - (len(some) - 1) / 2), base - 22)
             if port is None:
                 d.box(at, (10, 14), "…", "none")
             else:

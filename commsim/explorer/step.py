@@ -48,6 +48,7 @@ def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
             ["model TFLOP/s/GPU", f"{item.flop_per_s_per_gpu / 1e12:.1f}"],
             ["GPUs", f"{step.world_size:,}"],
             ["dp", str(step.dp)],
+            ["sequences", f"{step.global_batch_size:,}"],
             ["micro-batches", str(step.num_microbatches)],
         ],
         "misfit": "" if item.memory.fits else f"does not fit: {misfit(item)}",

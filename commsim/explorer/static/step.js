@@ -11,6 +11,9 @@ function change(row) {
   return [row.words, row.step, percent(row.faster), percent(row.per_gpu), row.mfu, row.fits ? row.memory : `${row.memory}, does not fit`, use];
 }
 
+// Without the place in a file and what would do instead.
+function reason(error) { return error.replace(/^[\w.]+: /, "").split("; ")[0]; }
+
 let waiting = null;
 
 export const step = {
@@ -49,5 +52,5 @@ async function around(parts) {
   parts.around.replaceChildren(
     table(["one change", "step", "tokens/s", "per GPU", "MFU", "memory", ""], rows.map(change), ["one change"], "What each control would give"),
     ...(same.length ? [make("p", {class: "muted"}, `Changes nothing: ${same.join("; ")}.`)] : []),
-    ...(barred.length ? [make("h3", {}, "Cannot run"), make("ul", {class: "barred"}, barred.map((row) => make("li", {}, make("b", {}, row.words), `: ${row.error}`)))] : []));
+    ...(barred.length ? [make("h3", {}, "Cannot run"), make("ul", {class: "barred"}, barred.map((row) => make("li", {}, make("b", {}, row.words), `: ${reason(row.error)}`)))] : []));
 }
