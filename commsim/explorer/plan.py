@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.document import validate
 from commsim.document.types import Document
+from commsim.errors import ScenarioError
 from commsim.explorer.state import State
 from commsim.planner.clusters import machines
 from commsim.planner.plan import PlanAnswer, rank, scenario_of, shortlist, simulate
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 BEST = 6
 """Configurations that are simulated, and the best of each machine."""
 
-COLUMNS = ("rank", "machine", "step (s)", "slower", "MFU", "memory (GiB)", "tp", "pp", "v", "cp", "ep", "dp",
+COLUMNS = ("rank", "nodes", "step (s)", "slower", "MFU", "memory (GiB)", "tp", "pp", "v", "cp", "ep", "dp",
            "micro-batch", "ZeRO", "recompute", "schedule", "unbeaten")  # fmt: skip
 _ALIKE = COLUMNS[COLUMNS.index("tp") :]
 """Columns that stand once above the table where all rows are alike."""
@@ -35,7 +36,15 @@ def plan_answer(
     del cache, more
     document = Document("", question(state))
     spec = validate(PlanFile, document).plan
-    clusters = machines(spec, document, base_dir)
+    try:
+        clusters = machines(spec, document, base_dir)
+    except ScenarioError as error:
+        if "different kinds" in str(error) and state["faults"]:
+            raise ScenarioError(
+                "found a fault that makes one node differ, expected nodes that are alike: "
+                "mend it, or give the place a part of its rate, to plan"
+            ) from None
+        raise
     answer, begun = PlanAnswer(), time.process_time()
     rank(spec, clusters, answer, say)
     ranked_s = time.process_time() - begun
@@ -103,7 +112,8 @@ def _state_of(choice: Any, spec: Any) -> dict[str, str]:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """As `commsim plan` prints them."""
     return [
-        str(row["rank"]), row["cluster"], f"{row['step_s']:.3f}", f"{row['slower_percent']:+.1f} %",
+        str(row["rank"]), str(row["cluster"]).split(" x ")[0], f"{row['step_s']:.3f}",
+        f"{row['slower_percent']:+.1f} %",
         f"{row['mfu_percent']:.1f} %", f"{row['memory_GiB']:.1f}",
         *(str(row[key]) for key in ("tp", "pp", "virtual_stages", "cp", "ep", "dp", "micro_batch_size", "zero_stage",
                                     "recompute", "schedule")),

@@ -86,7 +86,7 @@ function stop() {
 // Counts what has been shown: the tests wait for it.
 function answered() { document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`; }
 
-function warn(text) { place("warnings").append(make("p", {}, `Warning: ${text}`)); }
+function warn(text, ...more) { place("warnings").append(make("p", {}, `Warning: ${text}`, ...more)); }
 
 function context() { return {collective: state.get("collective"), say, showError, refresh, warn}; }
 
