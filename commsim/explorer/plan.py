@@ -113,8 +113,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     """As `commsim plan` prints them."""
     return [
         str(row["rank"]), str(row["cluster"]).split(" x ")[0], f"{row['step_s']:.3f}",
-        f"{row['slower_percent']:+.1f} %",
-        f"{row['mfu_percent']:.1f} %", f"{row['memory_GiB']:.1f}",
+        f"{row['slower_percent']:+.1f} %", f"{row['mfu_percent']:.1f} %", f"{row['memory_GiB']:.1f}",
         *(str(row[key]) for key in ("tp", "pp", "virtual_stages", "cp", "ep", "dp", "micro_batch_size", "zero_stage",
                                     "recompute", "schedule")),
         "yes" if row["pareto"] else "no",

@@ -236,6 +236,10 @@ def test_a_model_has_its_own_length_and_the_batch_of_one_line() -> None:
     assert training["global_batch_size"] == 64
 
 
+def test_a_plan_says_that_a_fault_makes_a_node_differ() -> None:
+    assert "a fault that makes one node differ" in asked("plan", {"tab": "plan", "faults": "nic:0.3:failed"})["error"]
+
+
 def test_sizes_are_said_as_people_say_them_and_warnings_have_no_place() -> None:
     shown = asked("curve", {"sizes": "1 GiB", "over": "2"})
     assert shown["rows"][0][0] == "1 GiB"
@@ -263,6 +267,9 @@ def test_a_point_of_the_plan_shows_its_step() -> None:
     PROGRESS.clear()
     shown = asked("plan", {"tab": "plan", "nodes": "1", "model": "llama3-8b", "gb": "64"})
     assert {what for what, _, _ in PROGRESS} == {"ranking", "simulating"}
+    assert " on 1 x hgx-h100-ndr400" in shown["sentences"][0]  # the machine that was asked, though twice of it is best
+    assert len(shown["columns"]) == len(shown["rows"][0])
+    assert "v" in shown["columns"] or "v 1" in shown["alike"]
     point = shown["points"][0]
     step = asked("step", point["state"] | {"tab": "step"})
     assert f"{step['step_s']:.3f}" == shown["rows"][0][2]
