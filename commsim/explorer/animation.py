@@ -65,6 +65,15 @@ def animation_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, An
     }
 
 
+def command_words(state: State) -> list[str]:
+    """The command that prints the same schedule."""
+    kind, ranks = state["collective"] or "all_reduce", _ranks(state)
+    algorithm = state["schedule"] or names(kind)[0][1]
+    words = ["commsim", "schedule", "show", algorithm, "-c", kind, "-n", str(ranks)]
+    apart = "ranks_per_node" in entry(kind, algorithm).takes
+    return [*words, *(("--ranks-per-node", str(_per_node(ranks))) if apart else ())]
+
+
 def _ranks(state: State) -> int:
     text = state["ranks"] or str(RANKS)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MOST_RANKS):
@@ -78,13 +87,21 @@ def _per_node(ranks: int) -> int:
 
 
 def _facts(s: Schedule, nodes: int | None) -> str:
-    words = [f"{s.world_size} ranks"]
-    words += [f"{s.world_size // nodes} nodes of {nodes}"] if nodes else []
-    words += [f"{s.endpoints - s.world_size} more endpoints that add or copy"] if s.endpoints > s.world_size else []
+    words = [_count(s.world_size, "rank")]
+    words += [f"{_count(s.world_size // nodes, 'node')} of {nodes}"] if nodes else []
+    more = s.endpoints - s.world_size
+    words += (
+        [f"{_count(more, 'more endpoint')} that {'adds or copies' if more == 1 else 'add or copy'}"] if more else []
+    )
     sent = s.sent_bytes() / BYTES
-    words.append(f"{s.steps} steps, {s.rows:,} moves")
-    words.append(f"a rank sends {sent.min():.3g} to {sent.max():.3g} times the array")
+    words.append(f"{_count(s.steps, 'step')}, {_count(s.rows, 'move')}")
+    least, most = f"{sent.min():.3g}", f"{sent.max():.3g}"
+    words.append(f"a rank sends {most if least == most else f'{least} to {most}'} times the array")
     return "; ".join(words)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _replayed(s: Schedule, apart: int) -> tuple[list[dict[str, Any]], list[list[int]]]:

@@ -12,8 +12,7 @@ from commsim.document import raise_faults
 from commsim.document.types import Document
 from commsim.errors import CommsimError
 from commsim.explorer.state import Question, State
-from commsim.scenario.load import check_document, plain_yaml
-from commsim.scenario.question_command import command_of, question_of
+from commsim.scenario.load import check_document
 
 if TYPE_CHECKING:
     from commsim.scenario.predictors import Cache
@@ -30,7 +29,8 @@ QUESTIONS = {
     "around": "step:around_answer",
     "plan": "plan:plan_answer",
     "log": "log:log_answer",
-    "forms": "answers:forms_answer",
+    "forms": "forms:forms_answer",
+    "faults": "machine:faults_answer",
 }
 """By name, the module of `commsim.explorer` and its function of (state, folder, cache)."""
 
@@ -50,12 +50,19 @@ def answer(
             function(state, base_dir, cache, say, more or {}) if question in LONG else function(state, base_dir, cache)
         )
     except CommsimError as error:
-        made = {"error": "\n".join(line.removeprefix(":1:1 ") for line in str(error).splitlines())}
+        made = {"error": "\n".join(map(_placeless, str(error).splitlines()))}
     except MemoryError:
         made = {"error": "out of memory: the scenario is too large for this machine"}
     except Exception as error:  # the page says so, and its worker lives on
         made = {"error": f"internal error: {type(error).__name__}: {error} (a fault of commsim, not of your input)"}
+    if "warnings" in made:
+        made["warnings"] = list(map(_placeless, made["warnings"]))
     return json.dumps(made, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _placeless(line: str) -> str:
+    """A message without the place in a file: the page has none."""
+    return line.removeprefix(":1:1 ")
 
 
 def scenario_of(state: State, question: Question, base_dir: Path) -> Scenario:
@@ -64,18 +71,3 @@ def scenario_of(state: State, question: Question, base_dir: Path) -> Scenario:
     if scenario is None or faults:
         raise_faults(faults)
     return scenario
-
-
-def forms_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
-    """The state as YAML, as a command and as Python."""
-    del base_dir, cache
-    question: Question = "training" if state["tab"] in ("step", "plan") else "collective"
-    document = state.document(question)
-    text = plain_yaml(document)
-    asked = question_of(document)
-    command = "commsim run question.yaml  # a file with what 'copy as YAML' gives\n"
-    return {
-        "yaml": text,
-        "command": f"{command_of(asked)}\n" if asked is not None else command,
-        "python": state.python(question),
-    }

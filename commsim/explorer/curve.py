@@ -13,7 +13,7 @@ from commsim.report.run_files import compared, tables
 from commsim.report.tables import bound_note, falls_note, format_time_us, slowest_note
 from commsim.report.view import view_of
 from commsim.scenario.run import prepare, run
-from commsim.units import gb_per_s
+from commsim.units import format_size, gb_per_s
 
 if TYPE_CHECKING:
     from commsim.explorer.state import State
@@ -39,6 +39,7 @@ def curve_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
         "sentences": [*view_of("items").sentences(shown, [item]), *_notes(item)],
         "warnings": list(result.warnings),
         "text": tables(shown),
+        "ranks": item.n_ranks,
     }
 
 
@@ -52,15 +53,19 @@ def curve_chart(item: Item, title: str) -> Chart:
 def overlay(curve: Curve) -> dict[str, Any]:
     """A measured curve as series of the panels of `curve_chart`, with what it is of."""
     panels = bandwidth_chart([], [curve], "").panels
-    return {"collective": curve.collective, "series": [asdict(panel.series[0]) for panel in panels]}
+    return {
+        "collective": curve.collective,
+        "ranks": curve.n_ranks,
+        "series": [asdict(panel.series[0]) for panel in panels],
+    }
 
 
 def _cells(row: Row) -> list[str]:
     """As `commsim run` prints them."""
     return [
-        str(row.size_bytes), format_time_us(row.time_s), f"{gb_per_s(row.algbw):.2f}", f"{gb_per_s(row.busbw):.2f}",
-        format_time_us(row.lower_bound_s), row.algorithm or "-", row.protocol or "-", str(row.channels or "-"),
-        row.bottleneck,
+        format_size(row.size_bytes), format_time_us(row.time_s), f"{gb_per_s(row.algbw):.2f}",
+        f"{gb_per_s(row.busbw):.2f}", format_time_us(row.lower_bound_s), row.algorithm or "-", row.protocol or "-",
+        str(row.channels or "-"), row.bottleneck,
     ]  # fmt: skip
 
 

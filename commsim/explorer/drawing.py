@@ -12,6 +12,7 @@ from commsim.topology.graph import LinkKind, Topology, VertexKind
 from commsim.topology.kinds import Float64
 from commsim.units import format_bandwidth
 
+_HALF = 15.0
 FINE, DEGRADED, FAILED = "", "degraded", "failed"
 
 
@@ -24,6 +25,7 @@ class Drawing:
     boxes: list[dict[str, Any]] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
     place: dict[int, tuple[float, float]] = field(default_factory=dict)  # of vertices drawn
+    half: dict[int, float] = field(default_factory=dict)  # of the height of their boxes, where it is not `_HALF`
     height: float = 0.0
     width: float = 0.0
 
@@ -52,10 +54,14 @@ class Drawing:
         words = [f"{name}: {LINK_NAME[kind]}, {rate} one direction"]
         words += ["failed"] if state == FAILED else [f"at {100 * left:.0f} % of its rate"] if left < 1.0 else []
         words += [] if np.isnan(share) else [f"the call uses {100 * share:.0f} %"]
+        (x, y), (to_x, to_y) = self.place[a], self.place[b]
+        if not bend and y != to_y:  # from edge to edge, so that it runs behind no box of the two rows
+            down = 1 if to_y > y else -1
+            y, to_y = y + down * self.half.get(a, _HALF), to_y - down * self.half.get(b, _HALF)
         self.lines.append(
             {
-                "from": self.place[a],
-                "to": (self.place[a][0], self.place[b][1]) if upright else self.place[b],
+                "from": (x, y),
+                "to": (x if upright else to_x, to_y),
                 "bend": bend,
                 "heat": None if np.isnan(share) else float(share),
                 "state": state,

@@ -10,15 +10,16 @@ from commsim.accuracy.judge import CurveSource, apart, contradicted, judged, pai
 from commsim.accuracy.judge_logs import judge_logs
 from commsim.errors import CommsimError, LogFormatError
 from commsim.explorer.curve import overlay
+from commsim.explorer.state import MACHINE_KEYS, State
 from commsim.measure.parsers import read_measured
 from commsim.report.plots import comparison_chart
 from commsim.report.verdict import answer_line, chance, fit, verdict_table
+from commsim.scenario.load import said_by
 
 if TYPE_CHECKING:
     from commsim.accuracy.verdict import Verdict
     from commsim.accuracy.which_machine import Question
     from commsim.explorer.answers import Say
-    from commsim.explorer.state import State
     from commsim.measure.records import Curve
     from commsim.scenario.predictors import Cache
 
@@ -59,13 +60,23 @@ def log_answer(
     return {
         "said": list(said),
         "verdicts": [_verdict(source, verdict, say) for source, verdict in paired],
-        "curves": _curves(curves),
+        "curves": [curve | {"machine": _machine(paired[0][0])} for curve in _curves(curves)],
         "warnings": [],
     }
 
 
 def _curves(curves: list[Curve]) -> list[dict[str, Any]]:
     return [overlay(curve) for curve in curves]
+
+
+def _machine(source: CurveSource) -> dict[str, str] | None:
+    """The keys of the page that say the machine that a log was judged on; None where they cannot."""
+    try:
+        values = State.of_document(said_by(source.scenario)).values if source.scenario is not None else {}
+    except CommsimError:
+        return None
+    machine = {key: values.get(key, "") for key in MACHINE_KEYS}
+    return machine if machine["on"] else None
 
 
 def _paired(

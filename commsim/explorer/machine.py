@@ -1,7 +1,7 @@
 """The drawing of a machine as data: its fabric and one node, with the heat of a call on every link.
 
 Any fabric is drawn in one way: nodes in a row, above them switches by how many hops they are away. Of long rows the
-first are drawn and the last.
+first are drawn and the last, with an ellipsis for the others.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from commsim.document.types import show
 from commsim.errors import ScenarioError
 from commsim.explorer.drawing import Drawing, fault_place
 from commsim.explorer.inside import inside
+from commsim.explorer.state import MACHINE_KEYS, State
 from commsim.report.tables import format_time_us
 from commsim.report.topology_shapes import FILL, cut
 from commsim.scenario.run import prepare, run
@@ -24,12 +25,12 @@ from commsim.units import format_bandwidth, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from commsim.engine.usage import Use
-    from commsim.explorer.state import State
     from commsim.scenario.predictors import Cache
     from commsim.scenario.run import Prepared
-    from commsim.topology.kinds import Float64
+    from commsim.topology.kinds import Float64, Int64
 
-MOST_NODES, MOST_NICS, MOST_SWITCHES, MOST_LEVELS = 8, 8, 16, 4
+MOST_NODES, MOST_NICS, MOST_LEAVES, MOST_SWITCHES, MOST_LEVELS = 8, 8, 24, 16, 4
+_APART, _RISE = 50.0, 96.0
 SIZE = "256 MiB"
 """Of the call whose heat is drawn, where the state says none."""
 
@@ -60,6 +61,15 @@ def machine_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]
         "sizes": [format_bytes(n) for n in (ready.scenario.collectives[0].sizes or ())],
         "warnings": warnings,
     }
+
+
+def faults_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
+    """Empty where the machine has the places of all faults; their CommsimError otherwise."""
+    from commsim.explorer.answers import scenario_of
+
+    machine = State.of({key: text for key, text in state.values.items() if key in MACHINE_KEYS})
+    prepare(scenario_of(machine, "collective", base_dir), cache)
+    return {}
 
 
 def _size(state: State, ready: Prepared) -> int:
@@ -116,61 +126,104 @@ def _simulated(ready: Prepared, size: int, cache: Cache) -> Use | None:
 
 
 def _draw_fabric(d: Drawing, looked_at: int) -> None:
-    """Nodes with their NICs in a row, and switches above."""
+    """Nodes with their NICs in a row, and switches above; an ellipsis stands for what is left out of a row."""
     t = d.topology
-    nodes = sorted({n for n in cut(t.nodes, MOST_NODES) if n is not None} | {looked_at})
-    vertex_kind, first = t.vertex_kind, t.node_first_vertex
-    nics = {n: first[n] + np.flatnonzero(vertex_kind[first[n] : first[n + 1]] == VertexKind.NIC) for n in nodes}
-    shown = {n: [int(v) for v in some[:MOST_NICS]] for n, some in nics.items()}
-    levels = _levels(d, [v for some in shown.values() for v in some])
-    each = max(84.0, 12.0 * max(map(len, shown.values())) + 12)
-    d.width = max(len(nodes) * (each + 14), 70.0 * max(map(len, levels), default=1), 560.0) + 20
-    rise = 96.0
-    base = 40 + rise * len(levels)
-    _place_levels(d, levels, rise)
+    nodes, ports, levels = _drawn(t, looked_at)
+    most = max(map(len, ports.values()))
+    each = max(84.0, 12.0 * most + 12)
+    d.width = max(len(nodes) * (each + 14), _APART * max(map(len, levels), default=1), 560.0) + 20
+    base = 40 + _RISE * len(levels)
+    _place_levels(d, levels)
     step = (d.width - 20) / len(nodes)
-    for i, n in enumerate(nodes):
-        x = 10 + step * (i + 0.5)
-        for k, v in enumerate(shown[n]):
-            d.place[v] = (x + 12.0 * (k - (len(shown[n]) - 1) / 2), base - 22)
-    level_of = {v: i for i, row in enumerate(levels) for v in row}
-    _join(d, level_of)
+    centre = [10 + step * (i + 0.5) for i in range(len(nodes))]
+    for x, n in zip(centre, nodes, strict=True):
+        some = [] if n is None else ports[n]
+        for k, port in enumerate(some):
+            at = (x + 12.0 * (k - (len(some) - 1) / 2), base - 22)
+            if port is None:
+                d.box(at, (10, 14), "…", "none")
+            else:
+                d.place[port[1]], d.half[port[1]] = at, 6.0
+    _join(d, {v: i for i, row in enumerate(levels) for v in row if v is not None})
     _switch_boxes(d, levels)
-    for i, n in enumerate(nodes):
-        x = 10 + step * (i + 0.5)
-        for k, v in enumerate(shown[n]):
+    for x, n in zip(centre, nodes, strict=True):
+        if n is None:
+            d.box((x, base + 4), (10, 14), "…", "none")
+            continue
+        for k, v in filter(None, ports[n]):
             d.box(d.place[v], (9, 12), "", FILL[VertexKind.NIC], title=t.vertex_name[v], place=f"nic:{n}.{k}")
-        gap = i > 0 and n > nodes[i - 1] + 1
-        if gap:
-            d.box((x - step / 2, base + 4), (10, 14), "…", "none")
-        gpus = t.groups[int(t.node_group[n])].ranks_per_node
-        d.box((x, base + 4), (each, 34), f"node {n}\n{gpus} GPUs", "#eef6e7", node=n, chosen=n == looked_at)
+        words = f"{t.groups[int(t.node_group[n])].ranks_per_node} GPUs"
+        words += f", {int(t.nics_of_nodes[n])} NICs" if None in ports[n] else ""
+        d.box((x, base + 4), (each, 34), f"node {n}\n{words}", "#eef6e7", node=n, chosen=n == looked_at)
     d.height = base + 30
 
 
-def _levels(d: Drawing, nics: list[int]) -> list[list[int]]:
-    """Switches by hops from the NICs that are drawn, of each level those that are drawn."""
-    t, below = d.topology, nics
-    ports = t.link_dst[np.isin(t.link_src, np.flatnonzero(t.vertex_kind == VertexKind.NIC))]
-    lowest = {int(v) for v in np.unique(ports) if t.vertex_kind[v] == VertexKind.SWITCH}  # never above others
-    seen = set(nics)
-    levels: list[list[int]] = []
-    while len(levels) < MOST_LEVELS:
-        ends = t.link_dst[np.isin(t.link_src, below)]
-        above = [int(v) for v in np.unique(ends) if t.vertex_kind[v] == VertexKind.SWITCH and int(v) not in seen]
-        if not above:
+_Ports = dict[int, list[tuple[int, int] | None]]
+"""By node its NICs that are drawn, (number, vertex), None where some are left out."""
+
+
+def _drawn(t: Topology, looked_at: int) -> tuple[list[int | None], _Ports, list[list[int | None]]]:
+    """Nodes, NICs and levels of switches: as many nodes as leave each switch above a NIC room of its own."""
+    first = t.node_first_vertex
+    for most_nodes, most_nics in ((MOST_NODES, MOST_NICS), (5, MOST_NICS), (3, MOST_NICS), (3, 4), (3, 2)):
+        nodes = cut(t.nodes, most_nodes, [looked_at])
+        ports: _Ports = {}
+        for n in (n for n in nodes if n is not None):
+            nics = first[n] + np.flatnonzero(t.vertex_kind[first[n] : first[n + 1]] == VertexKind.NIC)
+            ports[n] = [None if k is None else (k, int(nics[k])) for k in cut(nics.size, most_nics)]
+        levels = _levels(t, [v for some in ports.values() for _, v in filter(None, some)])
+        if not levels or len(levels[0]) <= MOST_LEAVES:
             break
-        below = [above[i] for i in cut(len(above), MOST_SWITCHES) if i is not None]
-        levels.append(below)
-        seen |= set(above) | lowest
+    return nodes, ports, levels
+
+
+def _levels(t: Topology, nics: list[int]) -> list[list[int | None]]:
+    """Switches by hops from the NICs that are drawn, the lowest first; None where some of a level are left out."""
+    every = _reached(t, np.flatnonzero(t.vertex_kind == VertexKind.NIC))
+    below, levels = nics, list[list[int | None]]()
+    for level in every[:MOST_LEVELS]:
+        above = [[v for v in t.link_dst[t.link_src == w].tolist() if v in level] for w in below]
+        all_above = sorted(set().union(*above))
+        if levels:  # of each switch one that it reaches, so that none looks as if it were apart
+            wanted = [all_above.index(some[0]) for some in above if some]
+            all_above = [all_above[i] for i in cut(len(all_above), MOST_SWITCHES, wanted) if i is not None]
+        below = all_above
+        levels.append(_marked(all_above, sorted(level)))
     return levels
 
 
-def _place_levels(d: Drawing, levels: list[list[int]], rise: float) -> None:
+def _reached(t: Topology, ends: Int64) -> list[set[int]]:
+    """All switches of the machine by hops from its NICs."""
+    seen, levels = set(ends.tolist()), list[set[int]]()
+    while ends.size:
+        near = np.unique(t.link_dst[np.isin(t.link_src, ends)]).tolist()
+        level = {v for v in near if t.vertex_kind[v] == VertexKind.SWITCH and v not in seen}
+        seen |= level
+        ends = np.array(sorted(level), np.int64)
+        levels.append(level)
+    return levels[:-1]
+
+
+def _marked(drawn: list[int], every: list[int]) -> list[int | None]:
+    """What is drawn of a row, with None in the place of what is not."""
+    shown: list[int | None] = []
+    for v in every:
+        if v in drawn:
+            shown.append(v)
+        elif drawn and (not shown or shown[-1] is not None):
+            shown.append(None)
+    return shown
+
+
+def _place_levels(d: Drawing, levels: list[list[int | None]]) -> None:
     for k, row in enumerate(levels):
-        y = 28 + rise * (len(levels) - 1 - k)
+        y = 28 + _RISE * (len(levels) - 1 - k)
         for i, v in enumerate(row):
-            d.place[v] = (10 + (d.width - 20) * (i + 0.5) / len(row), y)
+            at = (10 + (d.width - 20) * (i + 0.5) / len(row), y)
+            if v is None:
+                d.box(at, (10, 14), "…", "none")
+            else:
+                d.place[v] = at
 
 
 def _join(d: Drawing, level_of: dict[int, int]) -> None:
@@ -187,10 +240,12 @@ def _join(d: Drawing, level_of: dict[int, int]) -> None:
         d.line(a, b, fault_place(t, a, b), bend)
 
 
-def _switch_boxes(d: Drawing, levels: list[list[int]]) -> None:
+def _switch_boxes(d: Drawing, levels: list[list[int | None]]) -> None:
     for row in levels:
         wide = min(92.0, (d.width - 20) / len(row) - 6)
         for v in row:
+            if v is None:
+                continue
             name = d.topology.vertex_name[v]
             text = name.replace(".", "\n", 1) if wide < 90 else name
             d.box(d.place[v], (wide, 30), text, FILL[VertexKind.SWITCH], title=name, place=f"switch:{name}")

@@ -11,7 +11,7 @@ from commsim.explorer.state import DEFAULTS
 from commsim.nccl.environment import ALGORITHM_NAMES, PROTOCOL_NAMES
 from commsim.nccl.version import ASSUMED, format_version
 from commsim.topology.presets import list_presets
-from commsim.training.model import model_names
+from commsim.training.model import model, model_names
 from commsim.training.pipeline_schedules import SCHEDULES
 from commsim.units import gbit_per_s
 
@@ -56,5 +56,6 @@ def options() -> dict[str, Any]:
             c: [[a, known.summary] for (of, a), known in ALGORITHMS.items() if of == c] for c in COLLECTIVES
         },
         "models": list(model_names()),
+        "lengths": {name: model(name).seq_len for name in model_names()},
         "pipelines": list(SCHEDULES),
     }

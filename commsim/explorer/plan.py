@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.document import validate
 from commsim.document.types import Document
+from commsim.errors import ScenarioError
 from commsim.explorer.state import State
 from commsim.planner.clusters import machines
 from commsim.planner.plan import PlanAnswer, rank, scenario_of, shortlist, simulate
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 BEST = 6
 """Configurations that are simulated, and the best of each machine."""
 
-COLUMNS = ("rank", "machine", "step (s)", "slower", "MFU", "memory (GiB)", "tp", "pp", "cp", "ep", "dp", "micro-batch",
-           "ZeRO", "recompute", "unbeaten")  # fmt: skip
+COLUMNS = ("rank", "nodes", "step (s)", "slower", "MFU", "memory (GiB)", "tp", "pp", "v", "cp", "ep", "dp",
+           "micro-batch", "ZeRO", "recompute", "schedule", "unbeaten")  # fmt: skip
+_ALIKE = COLUMNS[COLUMNS.index("tp") :]
+"""Columns that stand once above the table where all rows are alike."""
 
 
 def plan_answer(
@@ -33,25 +36,53 @@ def plan_answer(
     del cache, more
     document = Document("", question(state))
     spec = validate(PlanFile, document).plan
-    clusters = machines(spec, document, base_dir)
+    try:
+        clusters = machines(spec, document, base_dir)
+    except ScenarioError as error:
+        if "different kinds" in str(error) and state["faults"]:
+            raise ScenarioError(
+                "found a fault that makes one node differ, expected nodes that are alike: "
+                "mend it, or give the place a part of its rate, to plan"
+            ) from None
+        raise
     answer, begun = PlanAnswer(), time.process_time()
     rank(spec, clusters, answer, say)
     ranked_s = time.process_time() - begun
     simulate(spec, shortlist(spec, clusters, answer), answer, say)
     best = answer.best
     listed = rows(answer)
+    cells = [_cells(row) for row in listed]
+    alike = [i for i, name in enumerate(COLUMNS) if name in _ALIKE and len({row[i] for row in cells}) == 1]
+    shown = [i for i in range(len(COLUMNS)) if i not in alike or len(cells) == 1]
     return {
-        "sentences": [*headline(best), *ties(answer)],
+        "sentences": _sentences(answer, document.data["plan"]["clusters"], _nodes(state)),
+        "alike": ", ".join(f"{COLUMNS[i]} {cells[0][i]}" for i in alike) if len(cells) > 1 else "",
         "counted": counted(answer, ranked_s),
         "chart": choices_chart(listed, f"{spec.model}: time against memory").to_dict(),
-        "columns": COLUMNS,
-        "rows": [_cells(row) for row in listed],
+        "columns": [COLUMNS[i] for i in shown],
+        "rows": [[row[i] for i in shown] for row in cells],
         "points": [
             {"memory": row["memory_GiB"], "cost": 1e6 * row["step_s"] / row["tokens"], "state": _state_of(choice, spec)}
             for row, choice in zip(listed, answer.choices, strict=True)
         ],
         "warnings": [best.step.model.caveat] if best.step.model.caveat else [],
     }
+
+
+def _nodes(state: State) -> int | None:
+    """How many nodes are asked."""
+    return int(state["nodes"]) if state["nodes"].isdigit() else None
+
+
+def _sentences(answer: PlanAnswer, clusters: list[dict[str, Any]], nodes: int | None) -> list[str]:
+    """The best of the machine that was asked, then what half or twice of it would do better."""
+    best = answer.best
+    own = [c for c in answer.choices if c.machine.cluster.topology.nodes == nodes]
+    if len(clusters) < 2 or not own or own[0] is best:
+        return [*headline(best), *ties(answer)]
+    first, *others = headline(own[0])
+    other = headline(best)[0]
+    return [first, *others, f"Quicker, on another number of nodes: {other}"]
 
 
 def question(state: State) -> dict[str, Any]:
@@ -81,8 +112,9 @@ def _state_of(choice: Any, spec: Any) -> dict[str, str]:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     """As `commsim plan` prints them."""
     return [
-        str(row["rank"]), row["cluster"], f"{row['step_s']:.3f}", f"{row['slower_percent']:+.1f} %",
-        f"{row['mfu_percent']:.1f} %", f"{row['memory_GiB']:.1f}",
-        *(str(row[key]) for key in ("tp", "pp", "cp", "ep", "dp", "micro_batch_size", "zero_stage", "recompute")),
-        "yes" if row["pareto"] else "",
+        str(row["rank"]), str(row["cluster"]).split(" x ")[0], f"{row['step_s']:.3f}",
+        f"{row['slower_percent']:+.1f} %", f"{row['mfu_percent']:.1f} %", f"{row['memory_GiB']:.1f}",
+        *(str(row[key]) for key in ("tp", "pp", "virtual_stages", "cp", "ep", "dp", "micro_batch_size", "zero_stage",
+                                    "recompute", "schedule")),
+        "yes" if row["pareto"] else "no",
     ]  # fmt: skip

@@ -125,7 +125,7 @@ class _Page:
             return _too_long(error)
         except (ValueError, KeyError, TypeError):
             return JSONResponse({"error": "found no question, expected key, question and state"}, 400)
-        return await _answered(self._pool, key, question)
+        return await _answered(self._pool, key, question, request)
 
     async def log(self, request: Request) -> Response:
         """The verdict on a log, which is sent as it is; the state stands in the query."""
@@ -141,7 +141,7 @@ class _Page:
             except (TimeoutError, ClientDisconnect):
                 return JSONResponse({"error": "the log did not come in time"}, 408)
             question = Inquiry("log", values, {"path": str(path), "against": against})
-            return await _answered(self._pool, key, question)
+            return await _answered(self._pool, key, question, request)
 
     async def plan(self, request: Request) -> Response:
         """A plan, step by step."""
@@ -209,13 +209,28 @@ async def _save(request: Request, path: Path) -> None:
             file.write(part)
 
 
-async def _answered(pool: AnswerPool, key: str, question: Inquiry) -> Response:
+async def _answered(pool: AnswerPool, key: str, question: Inquiry, request: Request) -> Response:
+    """The answer; whoever goes away ends the work."""
+    work = asyncio.ensure_future(pool.ask(key, question))
+    gone = asyncio.ensure_future(_gone(request))
     try:
-        return Response(await pool.ask(key, question), media_type="application/json")
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            return Response(status_code=204)
+        return Response(work.result(), media_type="application/json")
     except DroppedError:
         return Response(status_code=204)
     except LostError as error:
         return JSONResponse({"error": str(error)})
+    finally:
+        work.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the connection of a question that has been read is closed."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _lines(pool: AnswerPool, key: str, question: Inquiry) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from commsim.document.types import KeyPath, show
 from commsim.errors import ScenarioError
+from commsim.scenario.asked import OneLine
 from commsim.scenario.collective import parse_size_list
 
 Question = Literal["collective", "training"]
@@ -33,8 +34,6 @@ DEFAULTS = {
     "model": "llama3-70b",
     "tp": "8",
     "pp": "4",
-    "gb": "128",
-    "seq": "8192",
     "zero": "1",
     "sp": "true",
 }
@@ -144,6 +143,9 @@ _OF: dict[Question, dict[str, _Key]] = {
 _NOT_ASKED = ("name", "report")
 """What a scenario says that is not about the answer: the page names it by what it asks."""
 
+MACHINE_KEYS = frozenset({*_MACHINE} - {"library", "version", "registered", "placement"})
+"""Those that say the machine."""
+
 VIEW = ("tab", "size", "node", "schedule", "ranks", "step", "best")
 """Keys of the page alone, which no scenario has: the tab, the size of the heat, the node and the schedule shown."""
 
@@ -216,6 +218,8 @@ class State:
                     continue
                 _put(made, key.path, key.read(text))
         _merge(made, self._more(question))
+        if question == "training":
+            _fill_batch(made)
         return made if made["library"] else {k: v for k, v in made.items() if k != "library"}
 
     def _more(self, question: Question) -> dict[str, Any]:
@@ -240,6 +244,17 @@ class State:
         """The call of the library that asks the same."""
         plain = pformat(self.document(question), sort_dicts=False, width=100)
         return f"import commsim as cs\n\nresult = cs.run({plain})\n"
+
+
+def _fill_batch(plain: dict[str, Any]) -> None:
+    """The sequences of a step where a state says none: as many as a question in one line takes."""
+    item = plain["workload"][0]["training"]
+    if "global_batch_size" in item:
+        return
+    from commsim.scenario.asked_model import filled_training
+
+    filled = filled_training(plain, OneLine(str(item.get("model", "")), ""))["workload"][0]["training"]
+    item["global_batch_size"] = filled["global_batch_size"]
 
 
 # -- places ---------------------------------

@@ -48,6 +48,7 @@ def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
             ["model TFLOP/s/GPU", f"{item.flop_per_s_per_gpu / 1e12:.1f}"],
             ["GPUs", f"{step.world_size:,}"],
             ["dp", str(step.dp)],
+            ["sequences", f"{step.global_batch_size:,}"],
             ["micro-batches", str(step.num_microbatches)],
         ],
         "misfit": "" if item.memory.fits else f"does not fit: {misfit(item)}",
@@ -100,11 +101,14 @@ def around_answer(
 ) -> dict[str, Any]:  # fmt: skip
     """The step with one control moved by one, each simulated; those that cannot run say why."""
     del more
-    now, _ = _stepped(state, base_dir, cache)
+    now, now_tokens = _stepped(state, base_dir, cache)
+    now_all = (now.step_s, now.memory.peak, now_tokens)
     rows = []
     changes = _changes(state)
     for done, (words, change) in enumerate(changes):
         say("simulating", done, len(changes))
+        if not state["gb"]:  # the batch stays, though the default would move
+            change |= {"gb": str(now.step.global_batch_size)}
         moved = State.of({**state.values, **change})
         try:
             item, tokens = _stepped(moved, base_dir, cache)
@@ -113,17 +117,23 @@ def around_answer(
                 {
                     "words": words,
                     "change": change,
-                    "step": format_time(item.step_s),
+                    "step": _seconds(item.step_s, now.step_s),
                     "mfu": f"{item.mfu:.1%}",
                     "memory": f"{item.memory.peak / GIB:.1f} GiB",
                     "faster": tokens / (now.tokens_per_s_per_gpu * now.step.world_size) - 1,
                     "per_gpu": item.tokens_per_s_per_gpu / now.tokens_per_s_per_gpu - 1,
                     "fits": fits,
+                    "same": (item.step_s, item.memory.peak, tokens) == now_all,
                 }
             )
         except CommsimError as error:
             rows.append({"words": words, "change": change, "error": str(error).removeprefix(":1:1 ")})
     return {"rows": rows, "warnings": []}
+
+
+def _seconds(seconds: float, now_s: float) -> str:
+    """A time in the unit of the step as it is, so that a column compares."""
+    return f"{seconds:.3f} s" if now_s >= 1 else f"{1e3 * seconds:.2f} ms"
 
 
 def _stepped(state: State, base_dir: Path, cache: Cache) -> tuple[TrainingItem, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from commsim.cli import app
 from commsim.collectives.registry import ALGORITHMS
 from commsim.explorer.answers import answer
 from commsim.explorer.options import options
+from commsim.explorer.state import State
+from commsim.planner.question import PlanFile
 from commsim.scenario.predictors import Cache
 
 CACHE = Cache()
@@ -170,12 +173,92 @@ def test_a_click_on_a_line_is_a_fault_that_the_machine_has() -> None:
             assert place in {line["place"] for line in states}
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"nodes": "8", "leaf": "2", "over": "4"},
+        {"on": "gb200-nvl72-ndr", "nodes": "2"},
+        {"nodes": "64", "node": "30"},
+        {"on": "hgx-h100-fat-tree-3level", "nodes": "64"},
+    ],
+    ids=lambda values: f"{values.get('on', 'hgx')}-{values['nodes']}",
+)
+def test_what_is_left_out_of_the_fabric_is_marked_and_no_box_stands_apart(values: dict[str, str]) -> None:
+    fabric = asked("topology", values | {"size": "1 MiB"})["fabric"]
+    ends = {tuple(line[end]) for line in fabric["lines"] for end in ("from", "to")}
+    rows: dict[float, list[dict[str, Any]]] = {}
+    for box in fabric["boxes"]:
+        middle = box["y"] + box["h"] / 2
+        rows.setdefault(middle, []).append(box)
+        if box.get("place"):
+            edges = {(box["x"] + box["w"] / 2, middle + side * box["h"] / 2) for side in (-1, 1)}
+            assert edges & ends, box["title"]
+    for row in rows.values():
+        row.sort(key=lambda box: box["x"])
+        numbers = [box.get("node", -1) for box in row]
+        for before, after in pairwise(n for n, box in zip(numbers, row, strict=True) if n >= 0 or box["text"] == "…"):
+            assert after == before + 1 or -1 in (before, after)
+    shown = {box["title"] for box in fabric["boxes"] if box.get("place", "").startswith("switch:")}
+    if values["nodes"] == "8":
+        assert shown == {f"leaf{leaf}.rail{rail}" for leaf in (0, 3) for rail in range(8)} | {"spine0"}
+        assert [box["text"] for box in fabric["boxes"]].count("…") == 2
+
+
+def test_a_fault_without_its_place_is_refused() -> None:
+    assert asked("faults", {"faults": "nic:1.2:failed", "sizes": "no size"}) == {}
+    for fault in ("nic:xx:0.5", "nic:9.9:0.5", "switch:leaf9:failed", "node:4:failed"):
+        assert asked("faults", {"faults": fault})["error"]
+
+
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({"tab": "schedule", "schedule": "tree"}, "commsim schedule show tree -c all_reduce -n 8 --ranks-per-node 4"),
+        ({"tab": "plan"}, "commsim plan plan.yaml"),
+        ({"tab": "step"}, "commsim run llama3-70b"),
+    ],
+)
+def test_each_tab_is_copied_as_its_own_command(values: dict[str, str], command: str) -> None:
+    assert asked("forms", values)["command"].startswith(command)
+
+
+def test_the_plan_is_copied_as_its_file(tmp_path: Path) -> None:
+    forms = asked("forms", {"tab": "plan", "model": "llama3-8b", "nodes": "1"})
+    assert yaml.safe_load(forms["yaml"])["plan"]["model"] == "llama3-8b"
+    (tmp_path / "plan.yaml").write_text(forms["yaml"])
+    assert PlanFile.model_validate(yaml.safe_load(forms["yaml"])).plan.best == 6
+
+
+def test_a_model_has_its_own_length_and_the_batch_of_one_line() -> None:
+    state = State.of({"model": "llama-33b", "on": "dgx-a100-hdr200", "nodes": "8", "tp": "4", "pp": "2"})
+    training = state.document("training")["workload"][0]["training"]
+    assert "seq_len" not in training
+    assert training["global_batch_size"] == 64
+
+
+def test_a_plan_says_that_a_fault_makes_a_node_differ() -> None:
+    assert "a fault that makes one node differ" in asked("plan", {"tab": "plan", "faults": "nic:0.3:failed"})["error"]
+
+
+def test_sizes_are_said_as_people_say_them_and_warnings_have_no_place() -> None:
+    shown = asked("curve", {"sizes": "1 GiB", "over": "2"})
+    assert shown["rows"][0][0] == "1 GiB"
+    assert shown["warnings"]
+    assert not any(warning.startswith(":") for warning in shown["warnings"])
+
+
+def test_what_is_one_is_said_as_one() -> None:
+    assert "; a rank sends 1.75 times the array" in asked("schedule", {"schedule": "ring"})["facts"]
+    assert "1 step, " in asked("schedule", {"collective": "all_gather", "schedule": "direct", "ranks": "2"})["facts"]
+
+
 def test_what_each_control_would_give() -> None:
     shown = asked("around", {"tab": "step", "nodes": "1", "model": "llama3-8b", "pp": "2", "tp": "4", "gb": "8"})
     by_words = {row["words"]: row for row in shown["rows"]}
     assert by_words["stages 1"]["change"] == {"pp": "1"}
     alone = asked("step", {"tab": "step", "nodes": "1", "model": "llama3-8b", "pp": "1", "tp": "4", "gb": "8"})
-    assert by_words["stages 1"]["step"] == dict(alone["figures"])["step"]
+    assert by_words["stages 1"]["step"] == f"{alone['step_s']:.3f} s"
+    assert by_words["NICs of 800 Gb/s"]["same"]
     assert "tensor parallel 8" in by_words
 
 
@@ -184,6 +267,9 @@ def test_a_point_of_the_plan_shows_its_step() -> None:
     PROGRESS.clear()
     shown = asked("plan", {"tab": "plan", "nodes": "1", "model": "llama3-8b", "gb": "64"})
     assert {what for what, _, _ in PROGRESS} == {"ranking", "simulating"}
+    assert " on 1 x hgx-h100-ndr400" in shown["sentences"][0]  # the machine that was asked, though twice of it is best
+    assert len(shown["columns"]) == len(shown["rows"][0])
+    assert "v" in shown["columns"] or "v 1" in shown["alike"]
     point = shown["points"][0]
     step = asked("step", point["state"] | {"tab": "step"})
     assert f"{step['step_s']:.3f}" == shown["rows"][0][2]

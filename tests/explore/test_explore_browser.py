@@ -186,6 +186,30 @@ def test_a_click_on_the_drawing_is_a_fault(opened: Opened) -> None:
     assert not state_of(page).get("faults")
 
 
+def test_a_fault_without_its_place_and_no_nodes_are_not_taken(opened: Opened) -> None:
+    page = opened("#nodes=2&sizes=1+MiB")
+    page.fill("#faults input", "9.9")
+    page.click("#faults button:has-text('Add')")
+    page.wait_for_selector("#faults .wrong:not([hidden])")
+    assert "node 9 is not one of the 2 nodes" in (page.text_content("#faults .wrong") or "")
+    _fill(page, "[aria-label='Nodes, exactly']", "")
+    assert page.input_value("[aria-label='Nodes, exactly']") == "2"
+    assert state_of(page) == {"nodes": "2", "sizes": "1 MiB"}
+
+
+def test_a_long_answer_is_announced_and_can_be_cancelled(opened: Opened) -> None:
+    page = opened("#nodes=2&sizes=1+MiB")
+    page.route("**/ask", lambda route: None)  # an answer that does not come
+    page.select_option("#control-collective", "all_gather")
+    page.wait_for_selector("#computing-stop")
+    assert "computing" in (page.text_content("#computing") or "")
+    settled(page, lambda: page.click("#computing-stop"))
+    page.unroute("**/ask")
+    assert "cancelled" in (page.text_content("#error") or "")
+    settled(page, lambda: page.select_option("#control-collective", "all_reduce"))
+    assert page.is_hidden("#error")
+
+
 def test_chunks_travel_step_by_step(opened: Opened) -> None:
     page = opened("#tab=schedule&schedule=ring")
     words = page.locator("#body output")
@@ -221,7 +245,7 @@ def test_the_plan_runs_is_cancelled_and_shows_a_step(opened: Opened) -> None:
 
 
 def test_a_log_is_judged_and_lies_over_the_curve(opened: Opened) -> None:
-    page = opened("#tab=log&on=hgx-h100&nodes=1")
+    page = opened("#tab=log")
     page.select_option("#log-against", "hgx-h100")
     page.set_input_files("#log-file", LOG)
     page.wait_for_selector("#log-results section", timeout=60_000)
@@ -229,6 +253,10 @@ def test_a_log_is_judged_and_lies_over_the_curve(opened: Opened) -> None:
     assert (page.text_content("#log-results .sentences p") or "-") in line
     settled(page, lambda: page.click("#tab-curve"))
     assert "measured" in (page.text_content("#curve-chart") or "")
+    assert "8 ranks against 32" in (page.text_content("#warnings") or "")
+    settled(page, lambda: page.click("#warnings button"))
+    assert state_of(page)["on"] == "hgx-h100"
+    assert "another machine" not in (page.text_content("#warnings") or "")
 
 
 def test_a_file_can_be_dropped_on_any_tab(opened: Opened) -> None:

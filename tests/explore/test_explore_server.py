@@ -148,6 +148,39 @@ def test_what_is_no_question_is_refused(client: Client, body: bytes) -> None:
     assert "expected" in answer.json()["error"]
 
 
+def test_who_goes_away_ends_the_work() -> None:
+    class Slow(StandIn):
+        ended = False
+
+        async def ask(self, key: str, question: Inquiry, say: Any = None) -> bytes:
+            try:
+                return await asyncio.Future()
+            except asyncio.CancelledError:
+                self.ended = True
+                raise
+
+    async def go() -> bool:
+        pool = Slow()
+        body = json.dumps({"key": "k", "question": "curve", "state": {}}).encode()
+        come: list[Any] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+        headers = [(b"host", f"127.0.0.1:{PORT}".encode())]
+        path = f"/{TOKEN}/ask"
+        scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+                 "headers": headers, "root_path": "", "scheme": "http", "http_version": "1.1"}  # fmt: skip
+
+        async def receive() -> Any:
+            return come.pop(0)
+
+        async def send(message: Any) -> None:
+            pass
+
+        await asyncio.wait_for(application(pool, TOKEN, PORT, State.of({}))(scope, receive, send), 20)
+        await asyncio.sleep(0)
+        return pool.ended
+
+    assert asyncio.run(go())
+
+
 def test_a_question_that_is_too_long_is_refused(client: Client, pool: StandIn) -> None:
     assert client.post(f"/{TOKEN}/ask", content=b"x" * (LONGEST_STATE + 1)).status_code == 413
     assert not pool.asked

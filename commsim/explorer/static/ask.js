@@ -31,6 +31,9 @@ export function ask(panel, question, state) {
   return send(panel, "ask", json({key: `${tab}-${panel}`, question, state}));
 }
 
+// Ends what a panel waits for: the server ends its work as soon as the connection is gone.
+export function cancel(panel) { running.get(panel)?.abort(); }
+
 export function judge(file, state, against) {
   const query = new URLSearchParams({...state, name: file.name, key: `${tab}-log`, against});
   return send("log", `log?${query}`, {method: "POST", body: file});

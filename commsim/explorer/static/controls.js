@@ -42,14 +42,14 @@ function groups(o) {
       {key: "dtype", label: "Type", options: ["", "float32", "bfloat16", "float16", "float8_e4m3", "int8", "float64"].map((t) => [t, t || "float32 (taken)"]), tabs: COLLECTIVE},
     ]},
     {legend: "Training step", tabs: TRAINING, controls: [
-      {key: "model", label: "Model", options: o.models.map((m) => [m, m])},
+      {key: "model", label: "Model", options: o.models.map((m) => [m, m]), also: {seq: "", gb: ""}},
       {key: "tp", label: "Tensor parallel", steps: POWERS.map(String)},
       {key: "pp", label: "Pipeline stages", steps: [...POWERS, 128].map(String)},
       {key: "cp", label: "Context parallel", steps: shipped(POWERS.slice(1)), taken: "1"},
       {key: "ep", label: "Expert parallel", steps: shipped([...POWERS.slice(1), 128]), taken: "1"},
       {key: "mb", label: "Micro-batch", steps: shipped([2, 4, 8, 16]), taken: "1"},
-      {key: "gb", label: "Sequences per step", steps: [...POWERS, 128, 256, 512, 1024, 2048, 4096, 8192].map(String), number: true},
-      {key: "seq", label: "Tokens of a sequence", steps: [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072].map(String)},
+      {key: "gb", label: "Sequences per step", taken: "4 per stage", steps: ["", ...POWERS, 128, 256, 512, 1024, 2048, 4096, 8192].map(String), number: true},
+      {key: "seq", label: "Tokens of a sequence", shipped: () => o.lengths[state.get("model")] && `${o.lengths[state.get("model")]}, its own`, steps: ["", 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072].map(String)},
       {key: "vs", label: "Chunks per stage", taken: "as scheduled", steps: shipped([1, 2, 3, 4, 5, 8, 10])},
       {key: "pipeline", label: "Pipeline schedule", options: [["", "1f1b (taken)"], ...o.pipelines.map((p) => [p, p])]},
       {key: "zero", label: "ZeRO stage", options: [["0", "0"], ["1", "1: optimizer"], ["2", "2: and gradients"], ["3", "3: and parameters"]]},
@@ -75,7 +75,10 @@ function stepper(c, id) {
   const move = (moving) => state.set({[c.key]: c.steps[+range.value]}, moving);
   range.addEventListener("input", () => move(true));
   range.addEventListener("change", () => move(false));
-  box?.addEventListener("change", () => state.set({[c.key]: box.value}));
+  box?.addEventListener("change", () => {
+    if (box.value || c.steps.includes("")) state.set({[c.key]: box.value});
+    else box.value = state.get(c.key);  // emptied, or no number: nothing is asked
+  });
   const show = () => {
     const value = state.get(c.key), at = c.steps.indexOf(value);
     const near = c.steps.findIndex((s) => parseFloat(s) >= parseFloat(value));

@@ -1,6 +1,7 @@
 // The tab of the curve: bus bandwidth and time over message size, with a measured curve from a log on top.
 
 import {chartIn, make, sentences, table} from "./make.js";
+import * as state from "./state.js";
 
 let logs = [];  // curves of the log that was dropped, as series of the panels
 
@@ -19,10 +20,11 @@ export const curve = {
       make("details", {}, make("summary", {}, "As commsim run prints it"), parts.text));
     return parts;
   },
-  show(parts, answer, {collective}) {
+  show(parts, answer, {collective, warn}) {
     parts.lines.replaceChildren(sentences(answer.sentences));
     for (const log of logs) {
       if (log.collective !== collective) continue;
+      if (log.ranks && log.ranks !== answer.ranks) warn(`the log is of another machine: ${log.ranks} ranks against ${answer.ranks}. `, log.machine && make("button", {type: "button", onclick: () => state.set(log.machine)}, "Take the log's machine"));
       answer.chart.panels.forEach((panel, i) => panel.series.push(log.series[i]));
     }
     parts.held = chartIn(parts.chart, answer.chart, parts.held);

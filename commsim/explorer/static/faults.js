@@ -1,5 +1,6 @@
 // The faults of the machine: made by a click on the drawing or by the form, listed with a button that mends each.
 
+import {ask} from "./ask.js";
 import {make} from "./make.js";
 import * as state from "./state.js";
 
@@ -35,10 +36,17 @@ export function faults(field) {
   const what = make("select", {"aria-label": "What is wrong"}, [["0.5", "half rate"], ["0.1", "a tenth"], ["failed", "failed"]].map(([v, t]) => make("option", {value: v}, t)));
   const hints = {nic: "node.NIC: 0.3", link: "leaf0.rail0~spine0", switch: "leaf0.rail0", node: "2"};
   kind.addEventListener("change", () => { place.placeholder = hints[kind.value]; });
-  const add = make("button", {type: "button", onclick: () => {
-    if (place.value.trim()) put(`${kind.value}:${place.value.trim()}`, what.value);
+  const wrong = make("p", {class: "wrong", role: "alert", hidden: true});
+  const add = make("button", {type: "button", onclick: async () => {
+    const at = `${kind.value}:${place.value.trim()}`;
+    if (!place.value.trim()) return;
+    const answer = await ask("faults", "faults", {...state.all(), faults: `${at}:${what.value}`});
+    if (!answer) return;
+    wrong.hidden = !answer.error;
+    wrong.textContent = answer.error || "";
+    if (!answer.error) put(at, what.value);
   }}, "Add");
-  field.append(items, make("div", {class: "row"}, kind, place, what, add));
+  field.append(items, make("div", {class: "row"}, kind, place, what, add), wrong);
   const show = () => {
     items.replaceChildren(...list().map((fault) => make("li", {}, make("span", {}, words(fault)),
       make("button", {type: "button", "aria-label": `Mend ${words(fault)}`, onclick: () => put(fault.slice(0, fault.lastIndexOf(":")), "")}, "mend"))));

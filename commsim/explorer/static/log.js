@@ -19,7 +19,7 @@ async function send(parts) {
   const answer = await judge(file, state.all(), against);
   if (!answer || !open(parts)) return;
   parts.name.textContent = file.name;
-  parts.page.showError(answer.error);
+  parts.page.showError(answer.error, true);
   if (answer.error) { parts.results.replaceChildren(); return; }
   kept = answer;
   measured(answer.curves);
@@ -60,6 +60,11 @@ export const log = {
   show(parts) {
     if (file && against === "page") send(parts);
     else if (kept && !parts.shown) { parts.shown = true; parts.name.textContent = file.name; show(parts); }
+  },
+  // The command that judges the same.
+  command() {
+    const on = against === "page" ? state.get("on") : against;
+    return `commsim compare ${file ? `'${file.name.replaceAll("'", "'\\''")}'` : "FILE"}${on ? ` --on ${on}` : ""}\n`;
   },
   // A file that is dropped anywhere on the page.
   take(dropped, parts) { file = dropped; if (parts) send(parts); },

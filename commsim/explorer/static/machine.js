@@ -54,7 +54,7 @@ export const machine = {
     const size = make("select", {"aria-label": "Size of the call", onchange: () => state.set({size: size.value})});
     const node = make("input", {type: "number", min: 0, "aria-label": "Node to look inside", onchange: () => state.set({node: node.value})});
     const parts = {size, node, facts: make("p", {class: "muted"}), said: make("div", {class: "sentences"}), fabric: make("div", {}), inside: make("div", {}), title: make("h2", {})};
-    const keys = [[colour(0.05), "5 % of the bandwidth"], [colour(0.5), "50 %"], [colour(1), "100 %"], [IDLE, "none counted"]];
+    const keys = [[colour(0.05), "5 % of the bandwidth"], [colour(0.5), "50 %"], [colour(1), "100 %"], [IDLE, "nothing counted (NCCL: PCIe and CPUs are not)"]];
     body.append(make("h2", {}, "The machine"), parts.facts, parts.said,
       make("div", {class: "row"}, make("label", {}, "heat of a call of", size), make("label", {}, "look inside node", node)),
       make("ul", {class: "key"}, keys.map(([c, text]) => make("li", {}, make("i", {style: `border-color:${c}`}), text)),

@@ -1,6 +1,6 @@
 // The page: tabs over one panel. Whatever changes the state asks for the open tab again; the newest answer is shown.
 
-import {ask, options} from "./ask.js";
+import {ask, cancel, options} from "./ask.js";
 import {animation} from "./animation.js";
 import {controls} from "./controls.js";
 import {curve} from "./curve.js";
@@ -14,6 +14,7 @@ import * as state from "./state.js";
 
 const TABS = [curve, machine, animation, step, plan, log];
 const place = (id) => document.getElementById(id);
+let shown = false;  // whether the open tab has an answer
 let open = null, parts = null, known = null;
 
 function tabOf() { return TABS.find((tab) => tab.id === state.get("tab")) || TABS[0]; }
@@ -27,7 +28,7 @@ function say(text) {
 function showError(text, answered = false) {
   place("error").hidden = !text;
   place("error").textContent = text || "";
-  place("panel").classList.toggle("stale", Boolean(text) && !answered);
+  place("panel").classList.toggle("stale", Boolean(text) && !answered && shown);
 }
 
 async function refresh() {
@@ -37,6 +38,7 @@ async function refresh() {
     showError("");
     place("warnings").replaceChildren();
     open = tab;
+    shown = false;
     parts = tab.build(place("body"), {say, showError, refresh, options: known});
   }
   for (const button of place("tabs").children) {
@@ -45,22 +47,48 @@ async function refresh() {
     button.tabIndex = chosen ? 0 : -1;
   }
   place("panel").setAttribute("aria-labelledby", `tab-${tab.id}`);
-  if (!tab.question) { tab.show(parts, null, context()); answered(); return; }
-  place("panel").classList.add("asking");
+  if (!tab.question) { cancel("panel"); asking(false); tab.show(parts, null, context()); answered(); return; }
+  asking(true);
   const answer = await ask("panel", tab.question, state.all());
   if (answer === null || open !== tab) return;
-  place("panel").classList.remove("asking");
+  asking(false);
   showError(answer.error);
   if (answer.error) { answered(); return; }
   place("warnings").replaceChildren(...(answer.warnings || []).map((text) => make("p", {}, `Warning: ${text}`)));
   tab.show(parts, answer, context());
+  shown = true;
+  answered();
+}
+
+// While an answer is computed the one before it is pale; after a moment a line says for how long, and can end it.
+let clock = null;
+
+function asking(begins) {
+  clearInterval(clock);
+  place("panel").classList.toggle("asking", begins);
+  place("computing").hidden = true;
+  if (!begins) return;
+  place("panel").classList.remove("stale");
+  const begun = performance.now();
+  clock = setInterval(() => {
+    place("computing").hidden = false;
+    place("computing-words").textContent = `computing ... ${Math.round((performance.now() - begun) / 1000)} s`;
+  }, 500);
+}
+
+function stop() {
+  cancel("panel");
+  asking(false);
+  showError("cancelled: change the question, or open the tab again");
   answered();
 }
 
 // Counts what has been shown: the tests wait for it.
 function answered() { document.body.dataset.answered = `${+(document.body.dataset.answered || 0) + 1}`; }
 
-function context() { return {collective: state.get("collective"), say, showError, refresh}; }
+function warn(text, ...more) { place("warnings").append(make("p", {}, `Warning: ${text}`, ...more)); }
+
+function context() { return {collective: state.get("collective"), say, showError, refresh, warn}; }
 
 function tabs() {
   for (const tab of TABS) {
@@ -82,6 +110,7 @@ async function copy(form) {
   const answer = await ask("forms", "forms", state.all());
   if (!answer) return;
   if (answer.error) { showError(answer.error); return; }
+  if (form === "command" && tabOf().command) answer.command = tabOf().command();
   place("panel").dataset.copied = answer[form];
   try {
     await navigator.clipboard.writeText(answer[form]);
@@ -102,6 +131,7 @@ async function main() {
   narrow.addEventListener("change", fold);
   fold();
   faults(place("faults"));
+  place("computing-stop").addEventListener("click", stop);
   document.querySelectorAll("[data-form]").forEach((button) => button.addEventListener("click", () => copy(button.dataset.form)));
   dropAnywhere(async (file) => {
     if (tabOf() !== log) state.set({tab: "log"});

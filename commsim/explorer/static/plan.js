@@ -13,7 +13,7 @@ export const plan = {
       start: make("button", {type: "button", id: "plan-start"}, "Search"),
       stop: make("button", {type: "button", id: "plan-stop", disabled: true}, "Cancel"),
       bar: make("progress", {value: 0, max: 1, hidden: true, "aria-label": "Progress of the search"}), words: make("span", {role: "status"}),
-      lines: make("div", {}), chart: make("div", {id: "plan-chart"}), rows: make("div", {}), counted: make("details", {}), page,
+      lines: make("div", {}), chart: make("div", {id: "plan-chart"}), rows: make("div", {}), counted: make("details", {hidden: true}), page,
     };
     parts.start.addEventListener("click", () => search(parts));
     body.append(make("h2", {}, "The planner's front"),
@@ -23,7 +23,7 @@ export const plan = {
   },
   show(parts) {
     if (kept && !parts.shown) { parts.shown = true; show(parts, kept); }
-    else if (kept) parts.words.textContent = "the question has changed: search again";
+    else if (parts.shown) parts.words.textContent = "the question has changed: search again";
   },
 };
 
@@ -45,7 +45,7 @@ async function search(parts) {
   parts.bar.hidden = true;
   parts.words.textContent = answer ? "" : "cancelled";
   if (!answer) return;
-  parts.page.showError(answer.error);
+  parts.page.showError(answer.error, !parts.shown);
   if (answer.error) return;
   kept = answer;
   parts.shown = true;
@@ -65,6 +65,8 @@ function show(parts, answer) {
     if (point) choose(point);
   });
   const rows = answer.rows.map((row, i) => [...row, make("button", {type: "button", "aria-label": `Show the step of rank ${row[0]}`, onclick: () => choose(answer.points[i])}, "its step")]);
-  parts.rows.replaceChildren(table([...answer.columns, ""], rows, ["machine", "recompute"], "Configurations, best first"));
+  parts.rows.replaceChildren(...(answer.alike ? [make("p", {class: "muted"}, `All: ${answer.alike}`)] : []),
+    table([...answer.columns, ""], rows, ["recompute", "schedule"], "Configurations, best first"));
+  parts.counted.hidden = false;
   parts.counted.replaceChildren(make("summary", {}, "What was looked at"), make("pre", {tabindex: "0", "aria-label": "What was looked at"}, answer.counted.join("\n")));
 }

@@ -8,9 +8,11 @@ function percent(x) { return `${x >= 0 ? "+" : "−"}${Math.abs(100 * x).toFixed
 
 function change(row) {
   const use = make("button", {type: "button", "aria-label": `Use ${row.words}`, onclick: () => state.set(row.change)}, "use");
-  if (row.error) return [row.words, make("span", {class: "muted", title: row.error}, "cannot run"), "", "", "", "", use];
   return [row.words, row.step, percent(row.faster), percent(row.per_gpu), row.mfu, row.fits ? row.memory : `${row.memory}, does not fit`, use];
 }
+
+// Without the place in a file and what would do instead.
+function reason(error) { return error.replace(/^[\w.]+: /, "").split("; ")[0]; }
 
 let waiting = null;
 
@@ -45,6 +47,10 @@ async function around(parts) {
   const answer = await ask("around", "around", state.all());
   if (!answer || !parts.around.isConnected) return;
   if (answer.error) { parts.around.replaceChildren(make("p", {}, answer.error)); return; }
-  const rows = answer.rows.sort((a, b) => (b.faster ?? -9) - (a.faster ?? -9));
-  parts.around.replaceChildren(table(["one change", "step", "tokens/s", "per GPU", "MFU", "memory", ""], rows.map(change), ["one change"], "What each control would give"));
+  const rows = answer.rows.filter((row) => !row.error && !row.same).sort((a, b) => b.faster - a.faster);
+  const same = answer.rows.filter((row) => row.same).map((row) => row.words), barred = answer.rows.filter((row) => row.error);
+  parts.around.replaceChildren(
+    table(["one change", "step", "tokens/s", "per GPU", "MFU", "memory", ""], rows.map(change), ["one change"], "What each control would give"),
+    ...(same.length ? [make("p", {class: "muted"}, `Changes nothing: ${same.join("; ")}.`)] : []),
+    ...(barred.length ? [make("h3", {}, "Cannot run"), make("ul", {class: "barred"}, barred.map((row) => make("li", {}, make("b", {}, row.words), `: ${reason(row.error)}`)))] : []));
 }

@@ -175,7 +175,7 @@ var commsimChart = (function () {
   function rowsOf(chart, marks, seen, wide) {
     var ends = [-Infinity, -Infinity];
     return marks.map(function (mark) {
-      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, long = 6.2 * mark.text.length + 6;
+      var at = (place(chart.x, mark.x) - seen[0]) / (seen[1] - seen[0]) * wide, long = 5.9 * mark.text.length + 6;
       var left = at + long > wide + 24, from = left ? at - long : at - 3, row = ends[0] <= from ? 0 : ends[1] <= from ? 1 : -1;
       if (row >= 0 && mark.text) ends[row] = left ? at : at + long;
       return {row: row, left: left};
