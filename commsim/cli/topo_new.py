@@ -162,7 +162,7 @@ _USUAL = 8
 """GPUs of most nodes."""
 
 
-def _like(gpu: str, nvlink: str | None) -> tuple[str, dict[str, str]]:
+def _like(gpu: str, wanted: str | None) -> tuple[str, dict[str, str]]:
     """The whole name of a GPU that we ship, and the answers of a machine with it; no answers where we ship none.
 
     Of several machines one with that kind of NVLink, if one is given: an A100 without is the A100 PCIe.
@@ -179,7 +179,7 @@ def _like(gpu: str, nvlink: str | None) -> tuple[str, dict[str, str]]:
         machine = machines[preset.name]
         own = (machine.node and machine.node.nvlink and machine.node.nvlink.kind) or "none"
         return (
-            nvlink is not None and own != nvlink,
+            wanted is not None and own != wanted,
             not preset.nics_per_node,
             preset.gpus_per_node != _USUAL,
             preset.nics_per_node != preset.gpus_per_node,
