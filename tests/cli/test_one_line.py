@@ -205,6 +205,7 @@ def test_a_plan_is_asked_in_one_line() -> None:
         (["plan", "all_reduce", *ON], "found 'all_reduce', expected a model and a framework that trains it"),
         (["plan", "llama-33b", *ON, "--framework", "vllm"], "found 'llama-33b with vllm'"),
         (["run", "quickstart", *ON], "found the scenario 'quickstart' beside --on"),
+        (["run", "all_reduce", *ON, "library.algorithm=ring"], "did you mean library.env.NCCL_ALGO=Ring?"),
         (["sweep", "all_reduce"], "such as commsim sweep all_reduce --on hgx-h100-ndr400 'topology.nodes=1..8 x2'"),
     ],
 )
