@@ -10,19 +10,14 @@ import typer
 
 if TYPE_CHECKING:
     from commsim.cli.options import AskedOptions
+    from commsim.scenario.asked import OneLine
     from commsim.scenario.schema import Scenario
 
 
-def asked_scenario(
-    subject: str, overrides: Sequence[str], options: AskedOptions, show: Callable[[str], None]
-) -> Scenario:
-    """The scenario of a question; what was filled in is shown, and on stderr what changes nothing.
-
-    CommsimError for a question without a machine.
-    """
+def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions) -> OneLine:
+    """What is asked; CommsimError for a question without a machine."""
     from commsim.errors import CommsimError, UnitError
-    from commsim.scenario.asked import OneLine, nccl_bytes, option, without_effect
-    from commsim.scenario.question import assumed, checked, document_of
+    from commsim.scenario.asked import OneLine, nccl_bytes, option
 
     words = asdict(options)
     for name, letter in (("first", "-b"), ("last", "-e"), ("step", "-i")):
@@ -30,10 +25,17 @@ def asked_scenario(
             words[name] = None if words[name] is None else nccl_bytes(words[name])
         except UnitError as error:
             raise UnitError(f"{letter}: {error}") from None
-    question = OneLine(**words, subject=subject, overrides=tuple(overrides)) if options.on else None
-    if question is None:
+    if not options.on:
         first = OneLine(**words | {"on": ""}, subject=subject)
         raise CommsimError(f"found {option(first, options.given[0])} without --on, {_expected(subject, options.nodes)}")
+    return OneLine(**words, subject=subject, overrides=tuple(overrides))
+
+
+def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:
+    """The scenario of a question; what was filled in is shown, and on stderr what changes nothing."""
+    from commsim.scenario.asked import without_effect
+    from commsim.scenario.question import assumed, checked, document_of
+
     for line in without_effect(question):
         typer.echo(f"warning: {line}", err=True)
     document = document_of(question)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,7 +41,10 @@ def cost(
     ranks: Annotated[
         str | None,
         typer.Option(
-            "--ranks", "-n", help="How many, or which: '0 .. 7', 0,8, '0 .. 63 +8' (default: all of the machine)."
+            "--ranks",
+            "-n",
+            help="How many ranks (GPUs; `run -n` counts nodes), or which: '0 .. 7', 0,8, '0 .. 63 +8' (default: all of "
+            "the machine).",
         ),
     ] = None,
     dtype: Annotated[
@@ -60,8 +64,8 @@ def cost(
     """Say what one call of a collective costs, and write the table for other programs."""
     from commsim.scenario.collective import parse_sizes
     from commsim.scenario.cost_question import AskedCall
-    from commsim.scenario.cost_source import cost_table
-    from commsim.scenario.cost_table import check_place
+    from commsim.scenario.cost_source import model_source
+    from commsim.scenario.cost_table import CostTable, check_place
 
     overrides = [text for text in texts or () if "=" in text]
     sizes = [text for text in texts or () if "=" not in text]
@@ -74,22 +78,35 @@ def cost(
             raise CommsimError(f"--out: found {str(out)!r}, expected a file that ends in .json or .csv")
         check_place(out)
     asked = [(size, str(size) if raw else _echo(text, size)) for text in sizes for size in parse_sizes(text)]
-    table = cost_table(AskedCall(collective, dtype, overrides=tuple(overrides)), ranks, on)
+    source = model_source(AskedCall(collective, dtype, overrides=tuple(overrides)), ranks, on)
+    table = CostTable(source.facts(), source)
     with tracking(json_output) as progress:
         seconds = [table(size) for size, _ in (progress(asked, f"{collective} on {on}") if progress else asked)]
         if out is not None:
             table.fill(progress)
     if out is not None:
         (table.to_json if out.suffix == ".json" else table.to_csv)(out)
+    for size, _ in asked:
+        source.predictor.doubt(size)
     for warning in table.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if json_output:
         print_json({**table.facts, "size_bytes": [size for size, _ in asked], "seconds": seconds})
         return
+    if asked:
+        typer.echo(_heading(table.facts, ranks))
     for (_, shown), each in zip(asked, seconds, strict=True):
         typer.echo(f"{shown:>12}  {format_time(each)}")
     if out is not None:
         aside(f"# wrote {out}")
+
+
+def _heading(facts: Mapping[str, Any], given: str | None) -> str:
+    """What the times are of: ``# all_reduce on 16 ranks: 2 nodes, hgx-h100-ndr400``, and which ranks were given."""
+    ranks, nodes = facts["n_ranks"], facts["nodes"]
+    which = "" if given is None or given.strip().isdecimal() else f" ({given.strip()})"
+    counted = f"{ranks:,} rank{'s' * (ranks != 1)}{which}: {nodes:,} node{'s' * (nodes != 1)}"
+    return f"# {facts['collective']} on {counted}, {facts['machine']}"
 
 
 def _echo(text: str, size: int) -> str:

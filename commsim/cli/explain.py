@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -52,11 +53,15 @@ def explain(
     sizes = [parse_bytes(one) for one in size or ()]
     saved: Path | None = None
     if question.given:
-        from commsim.cli.asked import asked_scenario
+        from commsim.cli.asked import asked_question, asked_scenario
+        from commsim.scenario.question_command import command_of
 
-        asked = [asked_scenario(result, overrides or [], question, partial(typer.echo, err=json_output))]
+        one_line = asked_question(result, overrides or [], question)
+        asked, command = [asked_scenario(one_line, partial(typer.echo, err=json_output))], command_of(one_line)
     else:
         path = _scenario_of(result)
+        named = str(path) if Path(result).exists() else result
+        command = shlex.join(["commsim", "run", named, *(overrides or [])])
         asked, saved = load_scenarios(path, overrides or []), path.parent / "result.json"
     ready = [prepare(one) for one in asked]
     documents = []
@@ -69,7 +74,7 @@ def explain(
         if json_output:
             documents.append({"name": predicted.name, "explanations": [to_dict(reason) for reason in reasons]})
         else:
-            typer.echo(text(predicted, reasons), nl=False)
+            typer.echo(text(predicted, reasons, command), nl=False)
     if json_output:
         print_json({"results": documents})
 

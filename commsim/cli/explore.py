@@ -72,11 +72,11 @@ def _start(scenario: str | None, overrides: list[str], question: AskedOptions) -
 
 def _document(scenario: str, overrides: list[str], question: AskedOptions) -> dict[str, Any]:
     """The scenario as plain values, its files named from where the program runs."""
-    from commsim.cli.asked import asked_scenario
+    from commsim.cli.asked import asked_question, asked_scenario
     from commsim.scenario.load import find_scenario, load_scenarios, said_by
 
     if question.given:
-        asked = asked_scenario(scenario, overrides, question, lambda line: typer.echo(line, err=True))
+        asked = asked_scenario(asked_question(scenario, overrides, question), lambda line: typer.echo(line, err=True))
         return said_by(asked)
     loaded = load_scenarios(find_scenario(scenario), overrides)
     if len(loaded) != 1:

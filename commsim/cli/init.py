@@ -35,7 +35,9 @@ def init(
     last: Annotated[Given, typer.Option("--maxbytes", "-e", help="Last size (8G).")] = None,
     factor: Annotated[Given, typer.Option("--stepfactor", "-f", help="From size to size (2).")] = None,
     what: Annotated[Given, typer.Option(help="Of a model: training or generation (training).")] = None,
-    tp: Annotated[Given, typer.Option(help="Of a model: tensor parallel ranks (8).")] = None,
+    tp: Annotated[
+        Given, typer.Option(help="Of a model: tensor parallel ranks (8, or as many as divide its heads).")
+    ] = None,
     pp: Annotated[Given, typer.Option(help="Of a model: pipeline stages (1).")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the defaults without asking.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -47,34 +49,48 @@ def init(
     from commsim.files import write_atomically
     from commsim.scenario.asked import OneLine, collective_named, kind_of, nccl_bytes
     from commsim.scenario.question import mapping_of, scenario_of
+    from commsim.scenario.run import prepare
 
     refuse_existing(file, force)
-    name = asked("Which collective or model", "all_reduce", _subject, given=subject, yes=yes)
-    machine = asked("On which machine (preset or file)", "hgx-h100-ndr400", _machine, given=on, yes=yes)
+    name = asked("Which collective or model", "all_reduce", _subject, given=subject, yes=yes, option="--subject")
+    machine = asked("On which machine (preset or file)", "hgx-h100-ndr400", _machine, given=on, yes=yes, option="--on")
     question = OneLine(name, machine, overrides=tuple(overrides or ()))
     if collective_named(name):
         question = replace(
             question,
-            nodes=asked("How many nodes", "2", whole, given=nodes, yes=yes),
-            first=asked("First size, as of nccl-tests -b", "8", nccl_bytes, given=first, yes=yes),
-            last=asked("Last size, -e", "8G", nccl_bytes, given=last, yes=yes),
-            factor=asked("Factor from size to size, -f", "2", whole, given=factor, yes=yes),
+            nodes=asked("How many nodes", "2", whole, given=nodes, yes=yes, option="--nodes"),
+            first=asked("First size, as of nccl-tests -b", "8", nccl_bytes, given=first, yes=yes, option="--minbytes"),
+            last=asked("Last size, -e", "8G", nccl_bytes, given=last, yes=yes, option="--maxbytes"),
+            factor=asked("Factor from size to size, -f", "2", whole, given=factor, yes=yes, option="--stepfactor"),
         )
     else:
-        kind = asked("Training or generation", "training", _kind, given=what, yes=yes)
+        kind = asked("Training or generation", "training", _kind, given=what, yes=yes, option="--what")
         question = replace(
             question,
-            tp=asked("Tensor parallel ranks", "8", whole, given=tp, yes=yes),
-            pp=asked("Pipeline stages", "1", whole, given=pp, yes=yes),
+            tp=asked("Tensor parallel ranks", str(_usual_tp(question)), whole, given=tp, yes=yes, option="--tp"),
+            pp=asked("Pipeline stages", "1", whole, given=pp, yes=yes, option="--pp"),
             generate="1024:1024" if kind == "generation" else None,
         )
         needed = scenario_of(question).topology.nodes
-        question = replace(question, nodes=asked("How many nodes", str(needed), whole, given=nodes, yes=yes))
-    scenario_of(question)  # whose faults are told before anything is written
+        question = replace(
+            question, nodes=asked("How many nodes", str(needed), whole, given=nodes, yes=yes, option="--nodes")
+        )
+    prepare(scenario_of(question))  # whose faults are told before anything is written
     data = mapping_of(question)
     _relative_to(data, file.parent, kind_of(question))
     write_atomically(file, _text(question, data, file))
     aside(f"# wrote {file}; commsim run {file} predicts it")
+
+
+def _usual_tp(question: OneLine) -> int:
+    """Tensor parallel ranks that the model and a node of the machine allow."""
+    from commsim.scenario.asked_model import usual_tp
+    from commsim.scenario.question import mapping_of
+    from commsim.topology.presets import load_topology
+    from commsim.topology.spec import TopologySpec
+
+    machine = load_topology(TopologySpec.model_validate(mapping_of(question)["topology"]), Path(), joined=False)
+    return usual_tp(question.subject, machine.ranks_per_node)
 
 
 def refuse_existing(file: Path, force: bool) -> None:

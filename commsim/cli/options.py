@@ -180,6 +180,37 @@ class AskedOptions:
         return [f.name for f in fields(self) if getattr(self, f.name) is not None]
 
 
+@dataclass(frozen=True)
+class PlanOptions:
+    """A machine, and how a model that is named in place of a plan file is to be trained on it."""
+
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MACHINE",
+            autocompletion=complete_machines,
+            help="A preset or topology file, on which a model is planned in place of a plan file.",
+        ),
+    ] = None
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: 1).")] = None
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="With --on: sequences of a step (default: 4 for each GPU).")
+    ] = None
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="With --on: tokens of a sequence (default: the model's).")
+    ] = None
+    precision: Annotated[str | None, typer.Option(help="With --on: bf16, fp8 ... (default: bf16).")] = None
+    framework: Annotated[
+        str | None, typer.Option(help="With --on: megatron (the default), nemo, fsdp2, torchtitan, deepspeed ...")
+    ] = None
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the options that were given."""
+        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+
+
 def changes(text: str) -> Any:
     """The argument for overrides."""
     return typer.Argument(help=text, metavar="[KEY=VALUE]...", autocompletion=_complete_overrides)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commsim.cli.options import OnlyJson, changes, complete_scenarios
+from commsim.cli.options import OnlyJson, PlanOptions, changes, complete_subjects, spread
 from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import aside, say, stages_bar
 from commsim.errors import ScenarioError
@@ -18,17 +18,20 @@ from commsim.files import slug, write_atomically
 from commsim.scenario.load import find_scenario
 
 if TYPE_CHECKING:
+    from commsim.document import Document
     from commsim.planner.clusters import ClusterSpace
     from commsim.planner.plan import Configuration
-    from commsim.planner.question import PlanSpec
+    from commsim.planner.question import PlanFile, PlanSpec
     from commsim.report.answers import Planned
 
 
+@spread
 def plan(
     file: Annotated[
         str,
         typer.Argument(
-            autocompletion=complete_scenarios, help="A plan file, or a scenario of rl; or a shipped one's name."
+            autocompletion=complete_subjects,
+            help="A plan file, or a scenario of rl; or a shipped one's name; with --on a model.",
         ),
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as plan.best=5.")] = None,
@@ -44,6 +47,8 @@ def plan(
     html: Annotated[bool, typer.Option(help="Write report.html, one file to mail.")] = False,
     files: Annotated[bool, typer.Option(help="Whether to write files at all.")] = True,
     json_output: OnlyJson = False,
+    *,
+    asked: PlanOptions,
 ) -> None:
     """Search every way to cut a model over a machine, for training or for serving, and say what is best and why.
 
@@ -51,13 +56,13 @@ def plan(
     """
     from commsim.planner.serving_question import is_serving
 
-    path = find_scenario(file)
-    if is_serving(path):
+    path = Path() if asked.given else find_scenario(file, "plan")
+    if not asked.given and is_serving(path):
         from commsim.cli.serve_plan import plan_serving
 
         plan_serving(path, overrides or [], out, html=html, files=files, json_output=json_output)
         return
-    if asks_split(path):
+    if not asked.given and asks_split(path):
         plan_split(path, overrides or [], out, files, json_output)
         return
     from commsim.planner.around import neighbours, sensitivity
@@ -71,7 +76,10 @@ def plan(
     from commsim.scenario.fit import known_of
     from commsim.scenario.setting import idle_warnings
 
-    question, document = read_plan(path, overrides or [])
+    if asked.given:
+        question, document = _asked(file, overrides or [], asked, quiet=json_output)
+    else:
+        question, document = read_plan(path, overrides or [])
     spec = question.plan
     clusters = machines(spec, document, path.parent)
     for cluster in clusters:
@@ -128,6 +136,19 @@ def plan(
     if interrupted:
         typer.echo("commsim: interrupted; this is the best so far", err=True)
         raise typer.Exit(130)
+
+
+def _asked(model: str, overrides: list[str], options: PlanOptions, *, quiet: bool) -> tuple[PlanFile, Document]:
+    """The plan of a question in one line; what was filled in is shown."""
+    from commsim.planner.asked_plan import asked_plan
+    from commsim.scenario.asked import OneLine
+
+    if options.on is None:
+        raise ScenarioError(f"found no --on, expected a machine for {model!r:.80}, such as --on hgx-h100-ndr400")
+    question, document = asked_plan(OneLine(model, **vars(options)), overrides)
+    if not quiet and options.batch is None:
+        say(f"# taken where nothing is said: a batch of {question.plan.global_batch_size[0]:,} sequences")
+    return question, document
 
 
 def _near(name: str, spec: PlanSpec, clusters: list[ClusterSpace], text: str, json_output: bool) -> None:

@@ -23,7 +23,9 @@ def plot(
     ],
     kind: Annotated[
         list[str] | None,
-        typer.Option("--kind", "-k", help="Kind of picture, or all; without it, the kinds are listed."),
+        typer.Option(
+            "--kind", "-k", help="Kind of picture, or all (default: the first of those that the result can show)."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -46,7 +48,10 @@ def plot(
         raise CommsimError(f"{out}: found the ending {out.suffix!r}, expected .png, .svg or a folder")
     saved = read_saved(Path(result) if Path(result).exists() else find_scenario(result))
     selection = PictureChoice(item, path, _numbers(nodes))
-    wanted = kinds_of(saved) if kind == ["all"] else list(dict.fromkeys(kind or [""]))
+    possible = kinds_of(saved)
+    wanted = possible if kind == ["all"] else list(dict.fromkeys(kind or possible[:1] or [""]))
+    if kind is None and possible[1:]:
+        aside(f"# drawn: {possible[0]}; --kind takes {', '.join(possible[1:])} or all as well")
     made = {f"{name}{suffix}": figure for name in wanted for suffix, figure in pictures(saved, name, selection)}
     if out is not None and out.suffix in (".png", ".svg"):
         if len(made) != 1:

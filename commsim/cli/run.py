@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,10 +100,13 @@ def run(
     show = say if files else typer.echo
     note = partial(say, err=True) if json_output else show
     if question.given:
-        from commsim.cli.asked import asked_scenario
+        from commsim.cli.asked import asked_question, asked_scenario
+        from commsim.scenario.question_command import command_of
 
-        asked = [asked_scenario(scenario, overrides or [], question, note)]
+        one_line = asked_question(scenario, overrides or [], question)
+        asked, command = [asked_scenario(one_line, note)], command_of(one_line)
     else:
+        command = shlex.join(["commsim", "run", scenario, *(overrides or [])])
         asked = load_scenarios(find_scenario(scenario), overrides or [])
     scenarios = [prepare(one) for one in asked]
     if export_chakra is not None:
@@ -172,7 +176,7 @@ def run(
         if explain:
             from commsim.report.explain import text
 
-            show(text(result, reasons), nl=False)
+            show(text(result, reasons, command), nl=False)
         if written:
             aside(f"# wrote {', '.join(p.name for p in written)} in {folder}")
     if brief:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commsim.cli.options import Memory, OnlyJson, changes, complete_scenarios
+from commsim.cli.options import AskedOptions, Memory, OnlyJson, changes, complete_subjects, spread
 from commsim.cli.say import print_json, say, terminal_bar
 from commsim.errors import CommsimError
 from commsim.files import slug, write_atomically
@@ -27,11 +27,13 @@ _MOST_SAID = 8
 _MOST_ANSWERED = 20_000  # points: the rows of more are for other tools
 
 
+@spread
 def sweep(
     file: Annotated[
         str,
         typer.Argument(
-            autocompletion=complete_scenarios, help="A sweep file or a scenario, or the name of a shipped one."
+            autocompletion=complete_subjects,
+            help="A sweep file or a scenario, or the name of a shipped one; with --on a collective or a model.",
         ),
     ],
     overrides: Annotated[
@@ -56,6 +58,8 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and list the points, run none.")] = False,
     memory: Memory = None,
     json_output: OnlyJson = False,
+    *,
+    question: AskedOptions,
 ) -> None:
     """Run a scenario over grids of values; interrupt it and run it again, and it goes on where it was."""
     from commsim.planner.journal import Journal
@@ -66,8 +70,10 @@ def sweep(
     if cluster is not None and workers is not None:
         raise CommsimError("found --cluster and --workers, expected one of them")
     part, parts = _shard(shard)
-    path = find_scenario(file)
-    plan = read_sweep(path, overrides or [])
+    if question.given:
+        plan = _asked(file, overrides or [], question)
+    else:
+        plan = read_sweep(find_scenario(file, "sweep"), overrides or [])
     points = list(plan.points())
     mine = [p for p in points if p.number % parts == part]
     if dry_run:
@@ -106,10 +112,30 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        summary |= _finish([folder / name], folder, parquet, plan, path if html else None, overrides or ())
+        page = _text(plan, None if question.given else find_scenario(file)) if html else None
+        summary |= _finish([folder / name], folder, parquet, plan, page, overrides or ())
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
         raise typer.Exit(1)
+
+
+def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
+    """The sweep of a question in one line; what was filled in is not of one point and goes unsaid."""
+    from commsim.cli.asked import asked_question
+    from commsim.planner.sweep import asked_sweep
+    from commsim.scenario.asked import without_effect
+
+    question = asked_question(subject, overrides, options)
+    for line in without_effect(question):
+        say(f"warning: {line}", err=True)
+    return asked_sweep(question)
+
+
+def _text(plan: Sweep, path: Path | None) -> str:
+    """What was asked, for the page: the file, or the scenario of a question and its paths."""
+    from commsim.scenario.load import plain_yaml
+
+    return plain_yaml(plan.base.data | {"sweep": plan.axes}) if path is None else path.read_text(encoding="utf-8")
 
 
 def _say_known(plan: Sweep, json_output: bool) -> None:
@@ -148,7 +174,7 @@ def _finish(
     folder: Path,
     parquet: bool,
     plan: Sweep | None = None,
-    page: Path | None = None,
+    page: str | None = None,
     given: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Writes the sorted rows, and the page of a sweep's file; what was written and how many points failed."""
@@ -166,13 +192,15 @@ def _finish(
         from commsim.report.answers import Swept
         from commsim.report.page import html
 
-        text = html(Swept(plan.name, tuple(points), page.read_text(encoding="utf-8"), why, tuple(given)).page())
+        text = html(Swept(plan.name, tuple(points), page, why, tuple(given)).page())
         written.append(write_atomically(folder / "report.html", text))
     failed = [p for p in points if p["error"]]
-    answers, unchanged = [], []
+    answers, unchanged, table = [], [], []
     if len(failed) < len(points) and few:
         from commsim.report.sweep_plot import enough_lines, figure_of
+        from commsim.report.sweep_table import points_table
 
+        table = points_table(points, figure_of(points))
         answers, unchanged = enough_lines(points, figure_of(points)), unchanged_lines(points, why)
     return {
         "points": len(points),
@@ -180,12 +208,14 @@ def _finish(
         "failed": len(failed),
         "answers": answers,
         "unchanged": unchanged,
+        "table": table,
         "first_error": failed[0]["error"] if failed else None,
         "files": [str(p) for p in written],
     }
 
 
 def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
+    table = summary.pop("table", [])
     if json_output:
         print_json(summary)
         return
@@ -196,6 +226,8 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
             f"{summary['found_in_journal']:,} found in {place}"
         )
     if "files" in summary:
+        for line in table:
+            typer.echo(line)
         failed = f", {summary['failed']:,} points failed" if summary["failed"] else ""
         typer.echo(f"# {summary['rows']:,} rows{failed}: {', '.join(summary['files'])}")
         for line in summary["answers"][:_MOST_SAID]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from commsim.cli.ask import asked, whole
 from commsim.cli.init import refuse_existing
 from commsim.cli.say import aside
 from commsim.errors import CommsimError
+
+if TYPE_CHECKING:
+    from commsim.topology.presets import Preset
 
 Given = str | None
 
@@ -34,7 +37,7 @@ class MachineAnswers:
     pcie_bandwidth: Annotated[Given, typer.Option(help="Of one GPU, one direction: '48 GB/s'.")] = None
     nics: Annotated[Given, typer.Option(help="Network cards of a node; 0 for none.")] = None
     nic_bandwidth: Annotated[Given, typer.Option(help="Of one card: '400 Gb/s'.")] = None
-    network: Annotated[Given, typer.Option(help="infiniband, roce, slingshot, efa or ethernet.")] = None
+    network: Annotated[Given, typer.Option(help="infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet.")] = None
     nodes_per_leaf: Annotated[Given, typer.Option(help="Nodes whose cards meet in one leaf switch.")] = None
     oversubscription: Annotated[Given, typer.Option(help="Bandwidth to nodes over bandwidth to spines: 1.")] = None
 
@@ -52,7 +55,8 @@ def write_new(file: Path, answers: MachineAnswers, yes: bool, force: bool) -> No
     blocks = _blocks(values)
     topology = load_topology(topology_spec(str(file), blocks), Path())  # whose faults are told before it is written
     write_atomically(file, _text(file, blocks))
-    aside(f"# wrote {file}: {topology.ranks_per_node} GPUs and {topology.nics_per_node} NICs a node")
+    gpus, nics = topology.ranks_per_node, topology.nics_per_node
+    aside(f"# wrote {file}: {gpus} GPU{'s' * (gpus != 1)} and {nics} NIC{'s' * (nics != 1)} a node")
     aside(f"# commsim topo show {file} shows it, commsim run all_reduce --on {file} asks it")
 
 
@@ -101,7 +105,7 @@ def _factor(text: str) -> float:
 
 _KINDS = ("switch", "mesh", "cube_mesh", "pairs", "none")
 _GENERATIONS = ("volta", "turing", "ampere", "ada", "hopper", "blackwell", "cpu")
-_NETWORKS = ("infiniband", "roce", "slingshot", "efa", "ethernet")
+_NETWORKS = ("infiniband", "roce", "slingshot", "efa", "efa_v1", "tcpx", "ethernet")
 
 _VENDORS = ("intel", "amd", "arm", "ibm", "zhaoxin")
 
@@ -119,8 +123,8 @@ _ASKS = (
     _Ask("pcie_bandwidth", "PCIe of one GPU, one direction", "48 GB/s", _rate),
     _Ask("nics", "Network cards of a node (0: none)", "8", _count),
     _Ask("nic_bandwidth", "Of one card", "400 Gb/s", _rate, lambda v: v["nics"] > 0),
-    _Ask("network", "Network: infiniband, roce, slingshot, efa or ethernet", "infiniband", _one_of(*_NETWORKS),
-         lambda v: v["nics"] > 0),
+    _Ask("network", "Network: infiniband, roce, slingshot, efa, efa_v1, tcpx or ethernet", "infiniband",
+         _one_of(*_NETWORKS), lambda v: v["nics"] > 0),
     _Ask("nodes_per_leaf", "Nodes under one leaf switch", "32", whole, lambda v: v["nics"] > 0),
     _Ask("oversubscription", "Oversubscription of the leaves", "1", _factor, lambda v: v["nics"] > 0),
 )  # fmt: skip
@@ -134,16 +138,23 @@ def _values(given: Mapping[str, str | None], yes: bool) -> dict[str, Any]:
     for ask in _ASKS:
         if not ask.applies(values):
             continue
-        default = known.get(ask.name, "")
+        default, option = known.get(ask.name, ""), f"--{ask.name.replace('_', '-')}"
         if yes and given[ask.name] is None and not default:
-            missing.append(f"--{ask.name.replace('_', '-')}: found none, expected it, such as {ask.example!r}")
+            missing.append(f"{option}: found none, expected it, such as {ask.example!r}")
             values[ask.name] = ask.judge(ask.example)  # which decides what else belongs to it
             continue
-        values[ask.name] = asked(ask.words, default or ask.example, ask.judge, given=given[ask.name], yes=yes)
+        values[ask.name] = asked(
+            ask.words, default or ask.example, ask.judge, given=given[ask.name], yes=yes, option=option
+        )
         if ask.name == "gpu":
-            values["gpu"], known = _like(values["gpu"])
+            values["gpu"], known = _like(values["gpu"], given["nvlink"])
+            unknown = "" if known else f"found the GPU {values['gpu'][:40]!r}, which is none that we ship"
+            if unknown and not yes:
+                aside(f"# {unknown}: its figures are asked for")
     if missing:
-        raise CommsimError("\n".join(missing))
+        raise CommsimError("\n".join([*([f"--gpu: {unknown}: give what follows"] if unknown else []), *missing]))
+    if known.get("nvlink", values["nvlink"]) != values["nvlink"]:
+        aside(f"# note: {values['gpu']} has NVLink {known['nvlink']} where we ship it, here {values['nvlink']}")
     return values
 
 
@@ -151,16 +162,33 @@ _USUAL = 8
 """GPUs of most nodes."""
 
 
-def _like(gpu: str) -> tuple[str, dict[str, str]]:
-    """The whole name of a GPU that we ship, and the answers of a machine with it; no answers where we ship none."""
+def _like(gpu: str, wanted: str | None) -> tuple[str, dict[str, str]]:
+    """The whole name of a GPU that we ship, and the answers of a machine with it; no answers where we ship none.
+
+    Of several machines one with that kind of NVLink, if one is given: an A100 without is the A100 PCIe.
+    """
     from commsim.topology.presets import list_presets, machine_of
     from commsim.units import format_bandwidth, gbit_per_s
 
     like = [p for p in list_presets() if gpu.lower() in p.gpu.lower()]
     if not like:
         return gpu, {}
-    usual = min(like, key=lambda p: (not p.nics_per_node, p.gpus_per_node != _USUAL, len(p.name), p.name))
-    machine = machine_of(usual.name)
+    machines = {p.name: machine_of(p.name) for p in like}
+
+    def unusual(preset: Preset) -> tuple[object, ...]:
+        machine = machines[preset.name]
+        own = (machine.node and machine.node.nvlink and machine.node.nvlink.kind) or "none"
+        return (
+            wanted is not None and own != wanted,
+            not preset.nics_per_node,
+            preset.gpus_per_node != _USUAL,
+            preset.nics_per_node != preset.gpus_per_node,
+            (machine.fabric and machine.fabric.network) != "infiniband",
+            len(preset.name),
+            preset.name,
+        )
+
+    machine = machines[min(like, key=unusual).name]
     node, fabric = machine.node, machine.fabric
     own, nvlink, pcie, nic = machine.gpu, node and node.nvlink, node and node.pcie, node and node.nic
     found = {

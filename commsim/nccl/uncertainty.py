@@ -18,6 +18,7 @@ from commsim.document import read_documents, validate
 from commsim.nccl.machine import Machine
 from commsim.nccl.parameters import Frozen
 from commsim.nccl.system import System
+from commsim.units import format_size
 
 RESIDUALS = Path(__file__).parent / "residuals.yaml"
 
@@ -105,7 +106,7 @@ def spread(
     if own is None or band not in own.bands:
         warning = f"outside what was measured: no curve of {here} in this size range"
     elif nbytes > own.largest or nbytes < own.smallest:
-        warning = f"outside what was measured: {here} from {own.smallest} to {own.largest} B"
+        warning = f"outside what was measured: {here} from {format_size(own.smallest)} to {format_size(own.largest)}"
     elif nodes > own.most_nodes:
         warning = f"outside what was measured: {here} on up to {own.most_nodes} nodes"
     wider = [known.get(key) for key in ((generation, link), (ANY, link), (ANY, of_sort(link)))]

@@ -228,11 +228,16 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> tuple[PlanFile, Docu
     if isinstance(written.data, dict) and "serve" in written.data:
         other = "found a plan of serving, expected one of training; commsim.serve takes it"
         raise_faults([written.fault(("serve",), other)])
+    return judged(written, overrides, path.parent)
+
+
+def judged(written: Document, overrides: Sequence[str], folder: Path = Path()) -> tuple[PlanFile, Document]:
+    """The question of a document whose files are named from a folder, and the document with its overrides."""
     document = with_changes_named(_with_machines(apply_overrides(_with_machines(written), overrides)), overrides)
     question = validate(PlanFile, document)
     if len(question.plan.clusters) == 1:
         spec = question.plan.clusters[0].topology
-        title = with_machine_named(question.name, overrides, spec, path.parent, LONGEST_NAME)
+        title = with_machine_named(question.name, overrides, spec, folder, LONGEST_NAME)
         question = question.model_copy(update={"name": title})
     return question, document
 

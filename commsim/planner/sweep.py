@@ -31,6 +31,7 @@ from commsim.document import (
 from commsim.document.types import shorten, show, suggest
 from commsim.errors import CommsimError, Fault, ScenarioError, UnitError
 from commsim.planner.ranges import is_range, values_of
+from commsim.scenario.asked import OneLine
 from commsim.scenario.load import check_document, with_machine
 
 MOST_POINTS = 1_000_000
@@ -103,7 +104,21 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     documents = read_documents(path)
     if len(documents) != 1:
         raise ScenarioError(f"{path}: found {len(documents)} documents, expected one sweep")
-    written, overrides = _varied(documents[0], overrides, path)
+    return _read(documents[0], overrides, path)
+
+
+def asked_sweep(question: OneLine) -> Sweep:
+    """The sweep of a question in one line, of whose overrides ranges and lists are paths; ScenarioError."""
+    from commsim.scenario.question import document_of
+
+    written = document_of(replace(question, overrides=()))
+    sweep = _read(written, question.overrides, Path(written.file))
+    return replace(sweep, name=f"{sweep.name}, over {', '.join(path.rpartition('.')[2] for path in sweep.paths)}")
+
+
+def _read(document: Document, overrides: Sequence[str], path: Path) -> Sweep:
+    """The sweep of a document, whose files are named from where `path` lies."""
+    written, overrides = _varied(document, overrides, path)
     if not isinstance(written.data, dict) or not {"sweep", "include"} & set(written.data):
         message = "found no key 'sweep', expected it, such as sweep: {topology.nodes: [1, 2, 4]}, or a change such as "
         raise_faults([written.fault((), f"{message}topology.nodes='1..64 x2'")])
@@ -189,7 +204,7 @@ def _base(written: Document, path: Path) -> tuple[Document, Path]:
     named = written.data.get("scenario")
     rest = {key: value for key, value in written.data.items() if key not in _KEYS}
     if named is None:
-        return Document(written.file, rest, written.marks, written.key_marks), path.parent
+        return Document(written.file, rest, written.marks, written.key_marks, written.overrides), path.parent
     if rest:
         at: KeyPath = (next(iter(rest)),)
         message = f"found the key {at[0]!r} beside 'scenario', expected it in the scenario's own file"

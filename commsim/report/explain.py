@@ -205,8 +205,11 @@ def _gain_words(gain: Gain, seconds: float) -> str:
     )
 
 
-def explain_lines(explanation: Explanation) -> list[str]:
-    """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not."""
+def explain_lines(explanation: Explanation, command: str = "commsim run FILE") -> list[str]:
+    """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not.
+
+    `command` asked it, and asks again with a change.
+    """
     lines = [*bound_words(explanation), *part_lines(explanation)]
     first = next_best(explanation)
     if not first:
@@ -222,14 +225,14 @@ def explain_lines(explanation: Explanation) -> list[str]:
     if idle:
         lines.append(f"  no change from: {', '.join(idle[:10])}{', ...' if len(idle) > 10 else ''}")
     if explanation.best and explanation.best[0].overrides:
-        lines.append(f"  to repeat the best: commsim run FILE {explanation.best[0].overrides}")
+        lines.append(f"  to repeat the best: {command} {explanation.best[0].overrides}")
     return lines
 
 
-def text(result: Result, explanations: Sequence[Explanation]) -> str:
-    """The explanations as lines for a terminal; ends with a newline."""
+def text(result: Result, explanations: Sequence[Explanation], command: str = "commsim run FILE") -> str:
+    """The explanations as lines for a terminal, of what a command asked; ends with a newline."""
     lines = [line for answer in result.answers for line in view_of(answer.kind).words(answer)]
-    lines += [line for one in explanations for line in explain_lines(one)]
+    lines += [line for one in explanations for line in explain_lines(one, command)]
     lines = lines or ["# claims explain themselves"]
     known = [f"# {text}"] if (text := result.provenance.get("known")) else []
     return "\n".join([f"# why: {result.name}", *known, *lines]) + "\n"

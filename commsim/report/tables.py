@@ -94,7 +94,7 @@ _Column = tuple[str, str, int, list[str]]
 
 def _in_words(rows: Sequence[Row]) -> list[str]:
     """Header, units and rows with sizes as people say them; what no row has is left out."""
-    size: _Column = ("size", "", 0, [f" {format_size(row.size_bytes)}" for row in rows])
+    size: _Column = (" size", "", 0, [f" {format_size(row.size_bytes)}" for row in rows])
     several: list[_Column] = [
         (name, "", 0, cells)
         for name, cells in (

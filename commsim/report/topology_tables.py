@@ -94,12 +94,16 @@ def topology_sheet(topology: Topology) -> str:
     return "\n\n".join("\n".join(lines) for lines in (_facts(t), _links(t), _paths(t))) + "\n"
 
 
+def _ranks(t: Topology) -> str:
+    return f"{t.world_size} rank{'s' * (t.world_size != 1)}"
+
+
 def _facts(t: Topology) -> list[str]:
     rows = [("name", t.name)]
     if t.uniform:
-        rows += _group_facts(t, t.groups[0], t.nodes, f", {t.world_size} ranks")
+        rows += _group_facts(t, t.groups[0], t.nodes, f", {_ranks(t)}")
     else:
-        rows.append(("machine", f"{t.nodes} nodes of {len(t.groups)} sorts, {t.world_size} ranks"))
+        rows.append(("machine", f"{t.nodes} nodes of {len(t.groups)} sorts, {_ranks(t)}"))
         for i, g in enumerate(t.groups):
             rows += _group_facts(t, g, int((t.node_group == i).sum()), "")
     if t.nodes > 1:

@@ -124,7 +124,7 @@ class Shown:
             f"{count} node{'s' if count != 1 else ''} of {size} x {model}"
             for count, size, model in zip(counts, sizes, models, strict=True)
         ]
-        return f"{t['ranks']} ranks: {', '.join(parts)} ({t['name']})"
+        return f"{t['ranks']} rank{'s' if t['ranks'] != 1 else ''}: {', '.join(parts)} ({t['name']})"
 
     def of_kind(self, kind: str) -> tuple[Any, ...]:
         """The answers of one kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from commsim.document import Document
@@ -60,6 +61,16 @@ def generation(question: OneLine) -> Item:
             item[name] = value
             places["generation", name] = option(question, name)
     return {"generation": item}, places
+
+
+def usual_tp(name: str, gpus: int = 8) -> int:
+    """Tensor parallel ranks that a model by name or config.json allows: the most up to 8 that are on one node."""
+    from commsim.training.hf_config import read_hf_config
+    from commsim.training.model import model
+
+    one = read_hf_config(Path(name)) if name.endswith(".json") else model(name)
+    sizes = (one.heads, one.recurrent.key_heads, gpus)
+    return next(tp for tp in (8, 4, 2, 1) if not any(size % tp for size in sizes))
 
 
 def served_by() -> str:

@@ -35,8 +35,11 @@ LONGEST_NAME = 200
 """Characters of a scenario's name."""
 
 
-def find_scenario(name: str) -> Path:
-    """The path of a scenario file; a shipped one may be named with or without its folder and suffix."""
+def find_scenario(name: str, command: str = "run") -> Path:
+    """The path of a scenario file; a shipped one may be named with or without its folder and suffix.
+
+    ScenarioError where there is none, and for a collective or a model how the command asks it of a machine.
+    """
     path = Path(name)
     try:
         if path.is_absolute() or (path.exists() and not path.is_dir()):
@@ -56,9 +59,9 @@ def find_scenario(name: str) -> Path:
             f"found the preset {name!r}, expected a scenario, which names it as topology: {{preset: {name}}}"
         )
     if noun := _asked_of_a_machine(name):
-        example = f"{name} --on hgx-h100-ndr400 {'--tp 8' if noun == 'model' else '-n 4'}"
         raise ScenarioError(
-            f"found the {noun} {name!r}, expected a scenario, or a machine beside it, such as commsim run {example}"
+            f"found the {noun} {name!r}, expected a scenario, or a machine beside it, such as "
+            f"commsim {_example(name, noun, command)}"
         )
     near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
@@ -91,6 +94,19 @@ def _asked_of_a_machine(name: str) -> str:
     from commsim.scenario.asked import collective_named
 
     return "collective" if collective_named(name) else "model" if is_model(name) else ""
+
+
+def _example(name: str, noun: str, command: str) -> str:
+    """A command that asks a collective or a model of a machine, and runs."""
+    if command == "plan" and noun == "model":
+        return f"plan {name} --on hgx-h100-ndr400 -n 8"
+    if command == "sweep":
+        return f"sweep {name} --on hgx-h100-ndr400 'topology.nodes={'1..8' if noun == 'collective' else '4..16'} x2'"
+    if noun == "collective":
+        return f"run {name} --on hgx-h100-ndr400 -n 4"
+    from commsim.scenario.asked_model import usual_tp
+
+    return f"run {name} --on hgx-h100-ndr400 --tp {usual_tp(name)}"
 
 
 def is_model(name: str) -> bool:

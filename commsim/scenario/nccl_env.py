@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
+from pydantic import model_validator
+
+from commsim.document import refuse
 from commsim.document.types import suggest
 from commsim.errors import ScenarioError
 from commsim.nccl.environment import FUNCTION_NAMES, MODELLED_ENV, path_level, whole
+from commsim.scenario.strict import Strict
 
 # Not complete, and need not be: a name that is missing here costs a warning.
 _NAMES = """
@@ -83,3 +88,15 @@ def value_faults(env: Mapping[str, str]) -> dict[str, str]:
         except ScenarioError as error:
             faults[name] = str(error).removeprefix(f"{name}: ")
     return faults
+
+
+class ChoosesByEnv(Strict):
+    """A block in which what runs is chosen by variables, as NCCL has it; keys of their names are pointed to them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choices_are_variables(cls, data: Any) -> Any:
+        for key, name, example in (("algorithm", "NCCL_ALGO", "Ring"), ("protocol", "NCCL_PROTO", "Simple")):
+            known = isinstance(data, Mapping) and key in data and key not in cls.model_fields
+            refuse((known, (key,), f"found the unknown key '{key}', did you mean library.env.{name}={example}?"))
+        return data

@@ -218,6 +218,10 @@ class NcclRows(RowPredictor):
             )
         )
 
+    def doubt(self, size: int) -> None:
+        """As of the RowPredictor."""
+        self._band(size)
+
     def _band(self, size: int) -> tuple[float, float] | None:
         """Factors on the time: those of the fit, else of published curves; None where there are none."""
         if self._own is not None or not self._measured:

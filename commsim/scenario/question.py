@@ -15,7 +15,7 @@ from commsim.document import Document, apply_overrides, raise_faults
 from commsim.document.types import KeyPath, show, suggest
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.asked import SIZES, Kind, OneLine, collective_named, kind_of, option
-from commsim.scenario.load import check_document, with_changes_named
+from commsim.scenario.load import check_document, find_scenario, with_changes_named
 from commsim.scenario.schema import Scenario
 from commsim.topology.presets import preset_names
 from commsim.units import format_size, parse_bytes
@@ -141,11 +141,23 @@ def _model(name: str) -> str:
     try:
         model(name)
     except CommsimError:
+        if _is_shipped(name):
+            raise ScenarioError(
+                f"found the scenario {show(name)} beside --on, expected a collective or a model, such as all_reduce or "
+                f"llama-3-70b: a scenario names its machine itself, and commsim run {name} runs it"
+            ) from None
         near = suggest(name, [*NCCL_TESTS, *model_names()])
         if near.startswith("expected"):
             near = f"expected a collective ({', '.join(NCCL_TESTS)}), a model such as llama-3-70b, or its config.json"
         raise ScenarioError(f"found {show(name)}, which is no collective and no model; {near}") from None
     return name
+
+
+def _is_shipped(name: str) -> bool:
+    try:
+        return find_scenario(name).is_file()
+    except (ScenarioError, OSError):
+        return False
 
 
 def _machine(question: OneLine) -> tuple[dict[str, Any], dict[KeyPath, str]]:

@@ -88,6 +88,9 @@ class RowPredictor:
         """What the user should know of these rows of its own beside `warnings`."""
         return []
 
+    def doubt(self, size: int) -> None:
+        """Adds to the warnings what a size, or its machine, is outside of."""
+
     def choose(self, size: int) -> tuple[str, ...]:
         """What runs at one size: the algorithm, and the protocol where there is one."""
         row = self(size)

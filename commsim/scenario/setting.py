@@ -18,7 +18,7 @@ from commsim.errors import Fault, TopologyError
 from commsim.files import slug
 from commsim.nccl.version import ASSUMED, Version, format_version, parse_version
 from commsim.scenario.collective import CollectiveSpec
-from commsim.scenario.nccl_env import value_faults
+from commsim.scenario.nccl_env import ChoosesByEnv, value_faults
 from commsim.scenario.placement import PlacementSpec
 from commsim.scenario.strict import Strict
 from commsim.scenario.variation import VariationSpec
@@ -74,7 +74,7 @@ def _framework(value: Any) -> Any:
     return framework_of(value)
 
 
-class LibrarySetup(Strict):
+class LibrarySetup(ChoosesByEnv):
     """Who runs the collective: NCCL, gloo or a framework's kernels, which choose themselves, or a raw schedule."""
 
     name: Literal["nccl", "gloo", "custom_all_reduce", "synthesized", "none"] = Field(

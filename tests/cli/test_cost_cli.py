@@ -22,8 +22,15 @@ def test_it_prints_a_line_for_each_size() -> None:
     costs = {s: cs.cost("send_recv", s, 16, "hgx-h100-ndr400") for s in (64 << 20, 8, 16, 32)}
     shown = ["64MiB", "8 B", "16 B", "32 B"]  # as given; of a range as its sizes are
     expected = [f"{size} {format_time(seconds)}" for size, seconds in zip(shown, costs.values(), strict=True)]
-    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == expected
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()[1:]] == expected
+    assert done.stdout.startswith("# send_recv on 16 ranks: 2 nodes, hgx-h100-ndr400\n")
     assert "2.26.2 is assumed" in done.stderr
+
+
+def test_it_says_what_is_outside_of_what_was_measured() -> None:
+    done = CliRunner().invoke(app, ["cost", "all_reduce", "64MiB", "--on", "hgx-h100-ndr400", "-n", "33333"])
+    assert done.stdout.startswith("# all_reduce on 33,333 ranks: 4,167 nodes, ")
+    assert "outside what was measured: hopper over infiniband on up to " in done.stderr
 
 
 def test_ranks_may_be_listed_and_the_answer_be_json() -> None:

@@ -144,3 +144,93 @@ def test_names_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "topology.nodes=" in complete.overrides("topology.n")
     assert complete.overrides("topology.preset=dgx-1v-e") == ["topology.preset=dgx-1v-edr100"]
     assert "workload.0.training.mesh.tp=" in complete.overrides("workload.0.training.mesh")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nics"), [("A100", 8), ("A100 SXM4", 8), ("V100", 4), ("H100", 8), ("GB200", 72), ("4090", 0)]
+)
+def test_a_machine_of_every_gpu_is_written_with_yes(gpu: str, nics: int, tmp_path: Path) -> None:
+    done = said("topo", "new", str(tmp_path / "m.yaml"), "--yes", "--gpu", gpu)
+    assert done.exit_code == 0, done.exception
+    assert f" and {nics} NICs a node" in done.stdout
+
+
+def test_a_network_of_any_preset_is_an_answer(tmp_path: Path) -> None:
+    assert said("topo", "new", str(tmp_path / "m.yaml"), "--yes", "--gpu", "A100", "--network", "efa_v1").exit_code == 0
+
+
+def test_nvlink_none_takes_the_gpu_that_has_none(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    said("topo", "new", str(file), "--yes", "--gpu", "A100", "--nvlink", "none")
+    assert "A100 PCIe" in file.read_text()
+    done = said("topo", "new", str(file), "--yes", "--force", "--gpu", "A100 SXM4", "--nvlink", "none")
+    assert "A100 SXM4 has NVLink switch where we ship it, here none" in done.output
+
+
+def test_faults_name_the_option_and_the_unknown_gpu(tmp_path: Path) -> None:
+    new = ["topo", "new", str(tmp_path / "m.yaml"), "--yes", "--gpu"]
+    assert "--gpu: found the GPU 'Foo', which is none that we ship" in refused(*new, "Foo")
+    assert refused(*new, "A100", "--nic-bandwidth", "400").startswith("--nic-bandwidth: found the bare number")
+    scenario = ["init", str(tmp_path / "s.yaml"), "--yes"]
+    assert "--nodes: found '0', expected a whole number from 1 up" in refused(*scenario, "-n", "0")
+
+
+def test_piped_answers_stand_behind_their_prompts(tmp_path: Path) -> None:
+    done = said("init", str(tmp_path / "s.yaml"), typed="all_reduce\n\n")
+    assert "Which collective or model [all_reduce]: all_reduce\nOn which machine" in done.stderr
+    assert done.stderr.endswith("How many nodes [2]: \n")
+
+
+def test_init_writes_only_what_can_run(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    assert "--tp 3" in refused("init", str(file), "--yes", "--subject", "llama-3-70b", "--tp", "3")
+    assert not file.exists()
+    done = said("init", str(file), "--yes", "--subject", "llama-33b", "--on", "dgx-a100-hdr200", "-n", "8")
+    assert done.exit_code == 0, done.exception
+    assert "tp: 4\n" in file.read_text()  # of 52 heads
+
+
+def test_a_plan_is_asked_in_one_line() -> None:
+    done = said("plan", "llama-33b", "--on", "dgx-a100-hdr200", "-n", "8", "--no-simulate", "--no-files", "plan.best=1")
+    assert done.exit_code == 0, done.exception
+    assert done.stdout.startswith("# taken where nothing is said: a batch of 256 sequences\nllama-33b on 8 x dgx-a100-")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["plan", "llama-33b"], "such as commsim plan llama-33b --on hgx-h100-ndr400 -n 8"),
+        (["run", "llama-33b"], "such as commsim run llama-33b --on hgx-h100-ndr400 --tp 4"),
+        (["plan", "llama-33b", "-n", "8"], "found no --on, expected a machine for 'llama-33b'"),
+        (["plan", "all_reduce", *ON], "found 'all_reduce', expected a model and a framework that trains it"),
+        (["plan", "llama-33b", *ON, "--framework", "vllm"], "found 'llama-33b with vllm'"),
+        (["run", "quickstart", *ON], "found the scenario 'quickstart' beside --on"),
+        (["run", "all_reduce", *ON, "library.algorithm=ring"], "did you mean library.env.NCCL_ALGO=Ring?"),
+        (["sweep", "all_reduce"], "such as commsim sweep all_reduce --on hgx-h100-ndr400 'topology.nodes=1..8 x2'"),
+    ],
+)
+def test_hints_name_what_runs(words: list[str], text: str) -> None:
+    assert text in refused(*words)
+
+
+def test_a_sweep_is_asked_in_one_line_and_plotted(tmp_path: Path) -> None:
+    asked = ["sweep", "all_reduce", *ON, "-b", "1M", "-e", "2M", "topology.nodes=1..2 x2", "-j", "1"]
+    done = said(*asked, "--out", str(tmp_path), "--html")
+    table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert table[0] == ["nodes", "of", "size", "bus", "bandwidth", "(GB/s)"]
+    assert [line[:5] for line in table[1:]] == [
+        [n, "all_reduce", "2", "MiB", line[4]] for n, line in zip("12", table[1:], strict=True)
+    ]
+    drawn = said("plot", str(tmp_path))
+    assert (tmp_path / "bandwidth.png").is_file()
+    assert "# drawn: bandwidth; --kind takes " in drawn.stdout
+
+
+def test_explain_repeats_the_question() -> None:
+    asked = ["explain", "all_reduce", *ON, "-n", "2", "-b", "1G", "-e", "1G"]
+    repeat = next(line for line in said(*asked).stdout.splitlines() if "to repeat the best" in line)
+    assert "commsim run all_reduce --on hgx-h100-ndr400 -n 2 -b 1G -e 1G " in repeat
+
+
+def test_the_head_of_a_narrow_table_is_whole() -> None:
+    assert "\n#size   time " in said("run", "all_reduce", *ON, "-b", "8", "-e", "12", "--no-files").stdout

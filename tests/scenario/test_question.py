@@ -21,14 +21,24 @@ def _step(**said: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("8", 8), ("64K", 65536), ("64k", 65536), ("8G", 2**33), ("1T", 2**40), ("64 MiB", 2**26), ("1GB", 10**9)],
+    [
+        ("8", 8),
+        ("64K", 65536),
+        ("64k", 65536),
+        ("8G", 2**33),
+        ("1T", 2**40),
+        ("64 MiB", 2**26),
+        ("1GB", 10**9),
+        ("1.5M", 3 * 2**19),
+        ("1e6", 10**6),
+    ],
 )
 def test_sizes_are_those_of_nccl_tests(text: str, nbytes: int) -> None:
     assert nccl_bytes(text) == nbytes
     assert nccl_bytes(nccl_size(nbytes)) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "8x", "-8", "1.5G", "9" * 40, "G"])
+@pytest.mark.parametrize("text", ["", "8x", "-8", "1.3K", "1.5", "9" * 40, "G"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(CommsimError):
         nccl_bytes(text)
