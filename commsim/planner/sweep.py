@@ -111,9 +111,19 @@ def asked_sweep(question: OneLine) -> Sweep:
     """The sweep of a question in one line, of whose overrides ranges and lists are paths; ScenarioError."""
     from commsim.scenario.question import document_of
 
-    written = document_of(replace(question, overrides=()))
+    plain = replace(question, overrides=())
+    most = max((nodes for text in question.overrides for nodes in _nodes_of(text)), default=question.nodes)
+    written = document_of(replace(plain, nodes=most))  # of a step the batch is filled in for the most nodes
+    written = replace(written, data={**written.data, "name": document_of(plain).data["name"]})
     sweep = _read(written, question.overrides, Path(written.file))
     return replace(sweep, name=f"{sweep.name}, over {', '.join(path.rpartition('.')[2] for path in sweep.paths)}")
+
+
+def _nodes_of(text: str) -> list[int]:
+    """The numbers of nodes that an override varies."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    values = (values_of(value) if is_range(value) else _list_of(value)) if name == "topology.nodes" else None
+    return [one for one in values or () if isinstance(one, int) and 0 < one <= 65536]
 
 
 def _read(document: Document, overrides: Sequence[str], path: Path) -> Sweep:

@@ -234,3 +234,9 @@ def test_explain_repeats_the_question() -> None:
 
 def test_the_head_of_a_narrow_table_is_whole() -> None:
     assert "\n#size   time " in said("run", "all_reduce", *ON, "-b", "8", "-e", "12", "--no-files").stdout
+
+
+def test_steps_of_a_sweep_have_the_batch_of_the_most_nodes(tmp_path: Path) -> None:
+    done = said("sweep", "llama-3-8b", *ON, "topology.nodes=2..4 x2", "-j", "1", "--out", str(tmp_path))
+    assert "failed" not in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-3:-1]] == [["2", "llama3-8b"], ["4", "llama3-8b"]]

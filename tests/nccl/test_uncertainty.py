@@ -54,7 +54,7 @@ def test_a_link_never_measured_borrows_from_its_sort_and_says_so() -> None:
     ("generation", "nbytes", "nodes", "said"),
     [
         ("blackwell", 2**20, 2, "no curve of blackwell over efa"),
-        ("hopper", 4, 2, "from 8 to 1073741824 B"),
+        ("hopper", 4, 2, "from 8 B to 1 GiB"),
         ("hopper", 1024, 5, "on up to 4 nodes"),
     ],
 )
