@@ -23,9 +23,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[State]:
     states: list[State] = []
 
     def serve(
-        listening: socket.socket, start: State, folder: Path, say: Callable[[str], None], *, browser: bool
+        listening: socket.socket, start: State, folder: Path, say: Callable[[str], None], *, browser: bool, framed: bool
     ) -> None:
-        del folder, say, browser
+        del folder, say, browser, framed
         assert listening.getsockname()[0] == "127.0.0.1"
         listening.close()
         states.append(start)
