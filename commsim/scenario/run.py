@@ -17,7 +17,6 @@ from commsim.scenario.predictors import Cache
 from commsim.scenario.result import Result
 from commsim.scenario.setting import idle_warnings
 from commsim.scenario.strict import format_ranks
-from commsim.scenario.unbound_notes import unbound_notes
 from commsim.scenario.work import Progress, Traced, WorkSite
 
 if TYPE_CHECKING:
@@ -82,7 +81,9 @@ def run(
     for place, work in enumerate(scenario.workload):
         answer, said = work.run(ready.site(place, cache, progress, notes))
         answers.append(answer)
-        if notes and isinstance(answer, Item):
+        if notes and scenario.document.overrides and isinstance(answer, Item):
+            from commsim.scenario.unbound_notes import unbound_notes
+
             said = [*said, *unbound_notes(scenario, answer, warnings)]
         warnings += [text for text in said if text not in warnings]
     return Result(
