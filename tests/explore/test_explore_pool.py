@@ -60,7 +60,7 @@ def test_the_newest_question_of_a_panel_wins() -> None:
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(result, DroppedError) for result in results[:-1])
         assert isinstance(results[-1], bytes)
-        assert json.loads(results[-1])["rows"][0][0] == str(8 << 10)
+        assert json.loads(results[-1])["rows"][0][0] == "8 KiB"
         assert _error(await other) is None
 
     _with_pool(work)
