@@ -84,18 +84,18 @@ def complete_collectives(incomplete: str) -> list[str]:
     return collectives(incomplete)
 
 
+def _on(text: str) -> Any:
+    """The option that names a machine."""
+    return typer.Option("--on", metavar="MACHINE", autocompletion=complete_machines, help=text)
+
+
 @dataclass(frozen=True)
 class AskedOptions:
     """A machine, and what is asked of it for a collective or a model that is named in place of a scenario."""
 
     on: Annotated[
         str | None,
-        typer.Option(
-            "--on",
-            metavar="MACHINE",
-            autocompletion=complete_machines,
-            help="A preset or topology file, of which a collective or a model is asked in place of a scenario.",
-        ),
+        _on("A preset or topology file, of which a collective or a model is asked in place of a scenario."),
     ] = None
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as the mesh needs, else 1).")
@@ -186,12 +186,7 @@ class PlanOptions:
 
     on: Annotated[
         str | None,
-        typer.Option(
-            "--on",
-            metavar="MACHINE",
-            autocompletion=complete_machines,
-            help="A preset or topology file, on which a model is planned in place of a plan file.",
-        ),
+        _on("A preset or topology file, on which a model is planned in place of a plan file."),
     ] = None
     nodes: Annotated[int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: 1).")] = None
     batch: Annotated[

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from commsim.errors import CommsimError
 from commsim.explorer.state import State
-from commsim.report.chart import Chart, Span
+from commsim.report.chart import Chart
 from commsim.report.run_files import compared, tables
 from commsim.report.steps import breakdown_chart, figures_of, memory_chart, pipeline_chart
 from commsim.report.training import misfit
@@ -62,31 +60,15 @@ def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
 
 
 def _few(chart: Chart) -> Chart:
-    """The timeline with at most so many boxes: without thin bars, then by what runs in the middle of slices."""
+    """The timeline with at most so many boxes: without thin bars, then its beginning, as samples show no step."""
     if len(chart.spans) <= MOST_SPANS:
         return chart
-    passes = [span for span in chart.spans if span.high - span.low > _THIN]
+    passes = sorted((span for span in chart.spans if span.high - span.low > _THIN), key=lambda span: span.start)
+    note = "sends and the like are left out; commsim run --trace has all"
     if len(passes) > MOST_SPANS:
-        slices = MOST_SPANS // len(chart.rows)
-        edges = np.linspace(0.0, max(span.end for span in passes), slices + 1)
-        passes = [new for row in range(len(chart.rows)) for new in _sliced([s for s in passes if s.row == row], edges)]
-    return replace(chart, spans=tuple(passes), note="a part of the boxes is drawn; commsim run --trace has all")
-
-
-def _sliced(spans: list[Span], edges: Any) -> list[Span]:
-    """What runs in the middle of each slice, equal neighbours joined."""
-    spans = sorted(spans, key=lambda span: span.start)
-    middle = (edges[1:] + edges[:-1]) / 2
-    at = np.searchsorted([span.start for span in spans], middle, side="right") - 1
-    pieces: list[Span] = []
-    for i, place in enumerate(at.tolist()):
-        if place < 0 or spans[place].end <= middle[i]:
-            continue
-        piece = replace(spans[place], start=float(edges[i]), end=float(edges[i + 1]))
-        if pieces and pieces[-1].text == piece.text and pieces[-1].end == piece.start:
-            piece = replace(piece, start=pieces.pop().start)
-        pieces.append(piece)
-    return pieces
+        end = passes[MOST_SPANS].start
+        note = f"the first {format_time(end)} of {format_time(max(span.end for span in passes))}; {note}"
+    return replace(chart, spans=tuple(passes[:MOST_SPANS]), note=note)
 
 
 # -- what each control would give ---------------------------------

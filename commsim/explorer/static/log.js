@@ -34,7 +34,7 @@ function show(parts) {
   }
   const made = kept.verdicts.map((v) => {
     const chart = make("div", {});
-    const causes = v.causes.length ? table(["cause", "probability", "how well it fits"], v.causes, ["cause", "how well it fits"], "Causes") : null;
+    const causes = v.causes.length ? table(["cause", "probability", "how far off"], v.causes, ["cause", "how far off"], "Causes") : null;
     return {chart, data: v.chart, part: make("section", {}, make("div", {class: "sentences"}, make("p", {"data-state": v.state}, v.answer)), causes,
       v.test ? make("p", {}, v.test) : null, chart, make("details", {}, make("summary", {}, "Every size"), make("pre", {tabindex: "0", "aria-label": "Every size"}, v.text)))};
   });
