@@ -73,11 +73,11 @@ def _free_bytes() -> int | None:
 
 def _groups() -> list[tuple[int, int]]:
     """(limit, use) in bytes of the control groups that have a limit."""
-    found = []
+    limits = []
     for most, used in _GROUP_FILES:
         with contextlib.suppress(OSError, ValueError):  # no such group, or no limit: "max"
-            found.append((int((_CGROUP / most).read_text()), int((_CGROUP / used).read_text())))
-    return found
+            limits.append((int((_CGROUP / most).read_text()), int((_CGROUP / used).read_text())))
+    return limits
 
 
 _ADVICE = (

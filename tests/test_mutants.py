@@ -71,6 +71,7 @@ def test_the_mutants_of_a_line() -> None:
     assert [m.change.partition(" in ")[0] for m in at(f"commsim/units.py:{line}")] == changes
 
 
+@pytest.mark.slow
 def test_what_is_called_equivalent_is_a_mutant_of_today() -> None:
     names = list(equivalent())
     for file in {name[0] for name in names}:

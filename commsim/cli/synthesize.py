@@ -146,37 +146,37 @@ def synthesize(
                 bar.update(task, description=f"{one.ratio:.4g} of the limit")
 
         if many:
-            found = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
-            cut_short = len(found) < len(SIZES)
+            schedules = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
+            cut_short = len(schedules) < len(SIZES)
         else:
             search = TreeSearch(question, asked.budget)
-            found = [search.run(told)]
+            schedules = [search.run(told)]
             cut_short = search.interrupted
     if cut_short:
         typer.echo("warning: interrupted: the best so far", err=True)
-    better = beside_trees is not None and not many and beside_trees.seconds < found[0].seconds
+    better = beside_trees is not None and not many and beside_trees.seconds < schedules[0].seconds
     if better and beside_trees is not None and place.topology is not None:
         show_plan(beside_trees, place.topology, out, json_output)
         return
-    for one in found:
+    for one in schedules:
         prove(one)
-    beside = [_beside(one, place) for one in found]
-    best, its = found[-1], beside[-1]
+    beside = [_beside(one, place) for one in schedules]
+    best, its = schedules[-1], beside[-1]
     if json_output:
         document = {"topology": place.network.name} | to_dict(best, its) | {"proven": True}
         if many:
-            document["front"] = [to_dict(one, other) for one, other in zip(found, beside, strict=True)]
+            document["front"] = [to_dict(one, other) for one, other in zip(schedules, beside, strict=True)]
         print_json(document)
     else:
         typer.echo(text(best, its))
         if many:
-            typer.echo("\n" + table(list(zip(found, beside, strict=True))))
+            typer.echo("\n" + table(list(zip(schedules, beside, strict=True))))
     if out is not None:
         _write(out, best)
     if plot is not None:
         from commsim.report.synthesis_plot import plot_front
 
-        write_picture(plot, plot_front(list(zip(found, beside, strict=True))))
+        write_picture(plot, plot_front(list(zip(schedules, beside, strict=True))))
         typer.echo(f"wrote {plot}", err=True)
     if draw is not None:
         _draw(draw, best, place.topology)

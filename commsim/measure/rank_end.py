@@ -7,10 +7,11 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from commsim.errors import MeasurementError
+from commsim.errors import CommsimError, MeasurementError
 from commsim.measure.gpu import gpus
 
 FAILED = 1
@@ -30,6 +31,15 @@ def failure_of(doing: str, error: BaseException) -> MeasurementError:
     if "timed out" in lowered or "timeout" in lowered:
         return NoAnswerError(f"{doing}: no answer from another rank within the time allowed, --timeout ({first[:160]})")
     return MeasurementError(f"{doing}: {type(error).__name__}: {first[:240]}")
+
+
+def fault_of(work: Callable[[], object]) -> str | None:
+    """Why some work cannot be done, None where it is done."""
+    try:
+        work()
+    except CommsimError as error:
+        return str(error)
+    return None
 
 
 def first_line(error: BaseException) -> str:

@@ -12,10 +12,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +30,8 @@ from commsim.measure.gpu_conditions import gpu_conditions, gpu_state, host_condi
 from commsim.measure.libnccl import NcclFaultError
 from commsim.measure.nccl_loop import NcclLoop
 from commsim.measure.operations import ReadyCollective, operation
-from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, first_line
+from commsim.measure.rank_end import FAILED, NoAnswerError, die_with_parent, end_process, failure_of, fault_of
+from commsim.measure.ranks import Ranks, form_group
 from commsim.measure.rendezvous import Place, Rendezvous, place_from
 from commsim.measure.row_times import RowTimes
 from commsim.measure.run import Repeat, Run
@@ -42,15 +42,10 @@ from commsim.measure.side_by_side import format_jobs, jobs_record, measure_jobs
 from commsim.measure.table import format_row
 from commsim.measure.tasks import JobsTask, TrainingTask
 from commsim.measure.timing import Sample, late, row_of, sample
-from commsim.measure.traffic import Counters
+from commsim.measure.traffic import Counters, SentShares
 from commsim.units import format_bytes
 
-T = TypeVar("T")
-
 LEAST_PATIENCE_S = 8.0
-
-_WATCHDOG_FIRST_S = 60.0
-"""By which ranks wait longer over gloo than NCCL's watchdog does, which says what hangs."""
 
 _PATIENCE_S = 1.0
 """For which a rank that failed waits for the word of another that failed before it."""
@@ -86,12 +81,13 @@ class _Rank:
 
     def __init__(self, run: Run, place: Place, meeting: Rendezvous) -> None:
         self.run, self.place, self.meeting = run, place, meeting
+        self.ranks = Ranks(place, meeting)
         self.folder: RunFolder | None = None
         self.doing = "setting up"
         self.conditions: dict[str, Any] = {}
         self.left_out: list[dict[str, Any]] = []
         self.slowed: set[str] = set()
-        self.sent_share: dict[str, tuple[int, float]] = {}
+        self.sent = SentShares()
         self.loop: NcclLoop | None = None
         self.times = RowTimes(time.monotonic(), run.seconds)
         self.cut_short = False
@@ -118,32 +114,32 @@ class _Rank:
     def _measure_all(self) -> None:
         """Measures what is missing."""
         self._sit_down()
-        self._connect()
+        form_group(self.run, self.seat, self.meeting)
         self._learn_conditions()
-        self._agree(_fault_of(self._open_folder) if self.place.rank == 0 else None)
-        self._agree(self._write_conditions(finished=False))
+        self.ranks.agree(fault_of(self._open_folder) if self.place.rank == 0 else None)
+        self.ranks.agree(self._write_conditions(finished=False))
         for point in self._remaining():
             if self._time_is_up():
                 break
             self.doing = f"{point.task.collective} of {format_bytes(point.size)}"
-            if self._says_rank_0(self.times.is_too_long(point)):
+            if self.run.seconds is not None and self.ranks.rank_0_says(self.times.is_too_long(point)):
                 self.cut_short = True
                 continue  # a smaller one may follow
             begin = time.monotonic()
-            self._agree(self._measure(point))
+            self.ranks.agree(self._measure(point))
             self.times.add(point, time.monotonic() - begin)
         self._end_loop()
         for task in self._remaining_training():
             if self._time_is_up():
                 break
             self.doing = f"training {task.name}"
-            self._agree(self._train(task))
+            self.ranks.agree(self._train(task))
         for repeat, jobs in self._remaining_jobs():
             if self._time_is_up():
                 break
             self.doing = jobs.name
-            self._agree(self._side_by_side(jobs, repeat))
-        self._agree(self._finish())
+            self.ranks.agree(self._side_by_side(jobs, repeat))
+        self.ranks.agree(self._finish())
 
     def _capture(self) -> None:
         """Has NCCL say what it chooses: every row once, untimed; nothing is done where it has said so already."""
@@ -156,14 +152,14 @@ class _Rank:
             return
         self._sit_down()
         os.environ.update(capture_environment(folder, self.place.rank, graphs=run.capture_graphs))
-        self._connect()
+        form_group(self.run, self.seat, self.meeting)
         for point in run.points():
             self.doing = f"capturing the choice for {point.task.collective} of {format_bytes(point.size)}"
             for place in run.places(point.task):
-                self._within_memory(partial(self._once, point, place))
+                self.ranks.within_memory(self.doing, partial(self._once, point, place))
         self._end_loop()
         finished = partial(finish_capture, folder, run.capture)
-        self._agree(_fault_of(finished) if self.place.rank == 0 else None)
+        self.ranks.agree(fault_of(finished) if self.place.rank == 0 else None)
 
     def _once(self, point: Repeat, place: str) -> None:
         if self.run.through_libnccl(point.task):
@@ -185,41 +181,11 @@ class _Rank:
         hosts, rank = list(self.seat.hosts), self.place.rank
         self.counters = Counters(self.seat.gpu, self.seat.index, hosts, rank, env, self.place.port)
 
-    def _connect(self) -> None:
-        run, place = self.run, self.place
-        # Ranks meet through the store as they make their groups, now or at the first call of a kind, and a rank may
-        # take long to load its libraries or to make its context on the GPU.
-        self.meeting.answer_within(run.timeout_s)
-        backend = "gloo" if self.seat.gpu is None else self.seat.gpu.c10d_backend
-        # torch's own NCCL, made at once, would only take the GPU's memory where libnccl is called.
-        in_torch = run.training or not all(run.through_libnccl(task) for task in run.tasks)
-        needs_nccl = run.backend == "nccl" and in_torch and "nccl" in backend
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore("group", self.meeting.store),
-            rank=place.rank,
-            world_size=place.world_size,
-            timeout=timedelta(seconds=run.timeout_s),
-            **({"device_id": self.device} if needs_nccl else {}),
-        )
-        if self.seat.gpu is not None:
-            # A rank that hears nothing over gloo waits until NCCL's watchdog has named what hangs.
-            gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
-            gloo._set_default_timeout(timedelta(seconds=run.timeout_s + _WATCHDOG_FIRST_S))
-
     def _time_is_up(self) -> bool:
         """Whether the run's seconds are over, by the clock of rank 0; the same on every rank."""
-        over = self._says_rank_0(self.times.is_over)
+        over = self.run.seconds is not None and self.ranks.rank_0_says(self.times.is_over)
         self.cut_short |= over
         return over
-
-    def _says_rank_0(self, mine: bool) -> bool:
-        """What rank 0 says of the time, on every rank; nothing is asked where the run has no end."""
-        if self.run.seconds is None:
-            return False
-        said = torch.tensor([int(mine)])
-        dist.broadcast(said, 0)
-        return bool(said)
 
     def _learn_conditions(self) -> None:
         """What all ranks run on; on every rank, as all say it to each other."""
@@ -232,17 +198,11 @@ class _Rank:
             mine |= {"plugins": loaded_plugins(), "nccl_conf": nccl_configuration()}
             state = {"state": gpu_state(seat.gpu, seat.index)}
             state |= {"host": host_conditions(seat.gpu)} if first_of_host else {}
-        ranks = self._of_all((mine, state))
+        ranks = self.ranks.of_all((mine, state))
         self.conditions = conditions_of(self.run, seat, [own for own, _ in ranks])
         if seat.gpu is not None:
             hosts = [more["host"] for _, more in ranks if "host" in more]
             self.conditions |= {"gpu_states": {"before": [more["state"] for _, more in ranks]}, "machines": hosts}
-
-    def _of_all(self, mine: T) -> list[T]:
-        """What every rank says, in the order of the ranks."""
-        every: list[Any] = [None] * self.place.world_size
-        dist.all_gather_object(every, mine)
-        return every
 
     def _through_libnccl(self) -> NcclLoop:
         """What times collectives in libnccl; its communicator is made with the first of them."""
@@ -278,11 +238,11 @@ class _Rank:
         if self.folder is None:
             return None
         document = self.conditions | {"left_out": self.left_out, "finished": finished}
-        return _fault_of(partial(self.folder.write_conditions, document))
+        return fault_of(partial(self.folder.write_conditions, document))
 
     def _remaining(self) -> list[Repeat]:
         """The rows still to be measured, the same on every rank."""
-        finished = self._of_all(set() if self.folder is None else self.folder.finished)[0]
+        finished = self.ranks.of_all(set() if self.folder is None else self.folder.finished)[0]
         return [point for point in self.run.points() if point.key not in finished]
 
     def _measure(self, point: Repeat) -> str | None:
@@ -298,55 +258,23 @@ class _Rank:
             if through:
                 work: Callable[[], Sample] = partial(self._through_libnccl().sample, point, place, self.counters)
             else:
-                op, full = self._within_memory(partial(self._operation, point, place))
+                op, full = self.ranks.within_memory(self.doing, partial(self._operation, point, place))
                 if op is None:
                     return self._leave_out(full)
                 op = late(op, self.run.late_of(self.place.rank))
                 work = partial(sample, op, self.run, self.device, self.counters)
-            taken, full = self._within_memory(work)
+            taken, full = self.ranks.within_memory(self.doing, work)
             if taken is None:
                 del work
                 return self._leave_out(full)
             places[place] = taken
-        every = self._of_all(places)
+        every = self.ranks.of_all(places)
         self._look_at_gpu()
         if self.folder is None:
             return None
         row = row_of(point, self.run, every)
-        self._compare_traffic(point, row)
+        self.sent.add(point.task.algorithm or point.task.collective, point.size, row)
         return _kept(self.folder.add, row, format_row)
-
-    def _compare_traffic(self, point: Repeat, row: dict[str, Any]) -> None:
-        """Keeps what the ranks sent of what they should have sent, of each collective's largest row."""
-        if "sent_bytes" not in row or "expected_sent_bytes" not in row:
-            return
-        sent, expected = (sum(map(float, row[name].split())) for name in ("sent_bytes", "expected_sent_bytes"))
-        name = point.task.algorithm or point.task.collective
-        if expected and point.size >= self.sent_share.get(name, (0, 0.0))[0]:
-            self.sent_share[name] = point.size, sent / expected
-
-    def _within_memory(self, work: Callable[[], T]) -> tuple[T | None, str]:
-        """What work returns, and which ranks had no memory for it, in one line: the same on every rank.
-
-        Where one rank alone fails while the others wait for it inside the work, the run ends, for this reason.
-        """
-        done, mine = None, ""
-        try:
-            done = work()
-        except (RuntimeError, MemoryError) as error:
-            if not gpus().is_out_of_memory(error):
-                raise
-            mine = first_line(error)
-        try:
-            every = self._of_all(mine)
-        except RuntimeError as error:  # the others stand where they wait for this rank
-            raise MeasurementError(f"{self.doing}: out of memory ({mine[:160]})") if mine else error from None
-        full = {rank: text for rank, text in enumerate(every) if text}
-        if not full:
-            return done, ""
-        rank, text = next(iter(full.items()))
-        others = f" and {len(full) - 1} more" if len(full) > 1 else ""
-        return None, f"out of memory on rank {rank}{others} ({text[:160]})"
 
     def _leave_out(self, why: str) -> str | None:
         """Goes on without a row or a training item, and says so."""
@@ -363,28 +291,28 @@ class _Rank:
         if self.seat.gpu is not None:
             self.slowed |= set(slowed(gpu_state(self.seat.gpu, self.seat.index)))
 
+    def _items(self, kind: str) -> list[dict[str, Any]]:
+        """The items of a kind that the folder holds, the same on every rank."""
+        return self.ranks.of_all([] if self.folder is None else self.folder.items(kind))[0]
+
     def _remaining_training(self) -> list[TrainingTask]:
-        if not self.run.training:
-            return []
-        there = [] if self.folder is None else [item["name"] for item in self.folder.items(TRAINING)]
-        finished = self._of_all(there)[0]
+        finished = {item["name"] for item in self._items(TRAINING)} if self.run.training else set()
         return [task for task in self.run.training if task.name not in finished]
 
     def _remaining_jobs(self) -> list[tuple[int, JobsTask]]:
         """Items of jobs still to be measured, with the number of the repeat."""
-        if not self.run.jobs:
-            return []
-        there = [] if self.folder is None else [(i["repeat"], i["name"]) for i in self.folder.items(JOBS)]
-        finished = self._of_all(there)[0]
+        finished = {(item["repeat"], item["name"]) for item in self._items(JOBS)} if self.run.jobs else set()
         every = [(repeat, jobs) for repeat in range(self.run.repeats) for jobs in self.run.jobs]
         return [(repeat, jobs) for repeat, jobs in every if (repeat, jobs.name) not in finished]
 
     def _side_by_side(self, jobs: JobsTask, repeat: int) -> str | None:
         """Measures one item of jobs; returns what is wrong on this rank, None if nothing."""
-        mine, full = self._within_memory(lambda: (measure_jobs(jobs, self.run, self.place.rank, self.device),))
+        mine, full = self.ranks.within_memory(
+            self.doing, lambda: (measure_jobs(jobs, self.run, self.place.rank, self.device),)
+        )
         if mine is None:
             return self._leave_out(full)
-        every = self._of_all(mine[0])
+        every = self.ranks.of_all(mine[0])
         if self.folder is None:
             return None
         return _kept(partial(self.folder.add_item, JOBS), jobs_record(jobs, repeat, every), format_jobs)
@@ -394,10 +322,12 @@ class _Rank:
         from commsim.measure.training_steps import format_record, measure_steps, training_record
 
         rank, steps, gpu = self.place.rank, self.run.iterations, self.seat.gpu
-        mine, full = self._within_memory(lambda: measure_steps(task, rank, self.device, steps, self.counters, gpu))
+        mine, full = self.ranks.within_memory(
+            self.doing, lambda: measure_steps(task, rank, self.device, steps, self.counters, gpu)
+        )
         if mine is None:
             return self._leave_out(full)
-        every = self._of_all(mine)
+        every = self.ranks.of_all(mine)
         self._look_at_gpu()
         if self.folder is None:
             return None
@@ -409,24 +339,12 @@ class _Rank:
             return operation(point.task, point.size, place, rank, n, self.device)
         return schedule_operation(load_schedule(point.task, n, point.size), point.task, rank, self.device)
 
-    def _agree(self, fault: str | None) -> None:
-        """Raise the same MeasurementError on all ranks if one of them has a fault, or was told of one."""
-        fault = fault or (self.meeting.told() if self.place.rank == 0 else None)
-        flag = torch.tensor([self.place.rank + 1 if fault else 0])
-        dist.all_reduce(flag, dist.ReduceOp.MAX)
-        if not int(flag):
-            return
-        reason = [fault]
-        dist.broadcast_object_list(reason, src=int(flag) - 1)
-        raise MeasurementError(reason[0] or "unknown fault")
-
     def _finish(self) -> str | None:
-        self.conditions["sent_of_expected"] = {name: round(share, 5) for name, (_, share) in self.sent_share.items()}
-        for name, (size, share) in self.sent_share.items():
-            ways = " and ".join(self.counters.ways)
-            print(f"# {name} of {format_bytes(size)}: sent {share:.4f} of what the ring sends ({ways})", flush=True)
+        self.conditions["sent_of_expected"] = self.sent.shares()
+        for line in self.sent.lines(self.counters.ways):
+            print(line, flush=True)
         if self.seat.gpu is not None:
-            every = self._of_all((gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed)))
+            every = self.ranks.of_all((gpu_state(self.seat.gpu, self.seat.index), sorted(self.slowed)))
             self.conditions["gpu_states"]["after"] = [state for state, _ in every]
             slow = {str(rank): reasons for rank, (_, reasons) in enumerate(every) if reasons}
             if slow:
@@ -436,20 +354,11 @@ class _Rank:
         return self._write_conditions(finished=not self.cut_short)
 
 
-def _fault_of(work: Callable[[], object]) -> str | None:
-    """Why some work cannot be done, None where it is done."""
-    try:
-        work()
-    except CommsimError as error:
-        return str(error)
-    return None
-
-
 def _kept(
     add: Callable[[dict[str, Any]], None], record: dict[str, Any], text: Callable[[dict[str, Any]], str]
 ) -> str | None:
     """Adds a record to the folder and prints it; returns why it cannot be added, None where it is."""
-    fault = _fault_of(partial(add, record))
+    fault = fault_of(partial(add, record))
     if fault is None:
         print(text(record), flush=True)
     return fault

@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +23,7 @@ from typing import Any
 
 from commsim.collectives.semantics import CHAINED, bandwidth_bytes
 from commsim.measure.gpu import Gpus
+from commsim.units import format_bytes
 
 # Offsets in struct tcp_info (Linux include/uapi/linux/tcp.h): bytes_received since 4.1, the other two since 4.19.
 _RECEIVED, _SENT, _RETRANSMITTED, _LENGTH = 128, 200, 208, 216
@@ -227,3 +228,29 @@ def expected_sent(collective: str, size: int, rank: int, n: int, root: int = 0) 
     if collective == "scatter" and rank != root:
         return 0.0
     return bandwidth_bytes(collective, n, size)
+
+
+class SentShares:
+    """What the ranks sent of what they should have sent, of the largest row of each collective or algorithm."""
+
+    def __init__(self) -> None:
+        self._largest: dict[str, tuple[int, float]] = {}
+
+    def add(self, name: str, size: int, row: dict[str, Any]) -> None:
+        """Takes up a row, which may say nothing of its traffic."""
+        if "sent_bytes" not in row or "expected_sent_bytes" not in row:
+            return
+        sent, expected = (sum(map(float, row[column].split())) for column in ("sent_bytes", "expected_sent_bytes"))
+        if expected and size >= self._largest.get(name, (0, 0.0))[0]:
+            self._largest[name] = size, sent / expected
+
+    def shares(self) -> dict[str, float]:
+        """The share of each name, 1 where the ranks sent what they should."""
+        return {name: round(share, 5) for name, (_, share) in self._largest.items()}
+
+    def lines(self, ways: Sequence[str]) -> list[str]:
+        """The shares in words, with how they were counted."""
+        return [
+            f"# {name} of {format_bytes(size)}: sent {share:.4f} of what the ring sends ({' and '.join(ways)})"
+            for name, (size, share) in self._largest.items()
+        ]

@@ -151,7 +151,7 @@ def bound_note(item: Item) -> str:
     if not item.bound or not item.rows or not item.rows[-1].lower_bound_s:
         return ""
     row = item.rows[-1]
-    return f"bound of {format_bytes(row.size_bytes)}: {item.bound}; its time is {row.over_bound:.2f} of it"
+    return f"bound of {format_bytes(row.size_bytes)}: {item.bound}; the time is {row.over_bound:.2f} times the bound"
 
 
 def slowest_note(item: Item) -> str:

@@ -363,8 +363,8 @@ def idle_warnings(scenario: Setting, topology: Topology) -> list[str]:
         return []
     from commsim.topology.idle import idle_knobs
 
-    found = idle_knobs(scenario.topology, topology, scenario.base_dir)
-    return [str(scenario.document.fault(("topology", *knob), text, at_key=True)) for knob, text in found.items()]
+    idle = idle_knobs(scenario.topology, topology, scenario.base_dir)
+    return [str(scenario.document.fault(("topology", *knob), text, at_key=True)) for knob, text in idle.items()]
 
 
 def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:

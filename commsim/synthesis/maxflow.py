@@ -24,13 +24,15 @@ _MOST = 1 << 61
 
 
 def _saturate(  # type: ignore[no-untyped-def]  # lists or arrays
-    ptr, arcs, head, room, goal, source, level, at, queue, path, most
+    arcs, room, goal, source, scratch, most
 ):
     """(units from the source to goals, at most `most`; vertices that it still reaches, which `queue` begins with).
 
     Arc a leads to ``head[a]`` and has ``room[a]``, its reverse is ``a ^ 1``; arcs of vertex v are
-    ``arcs[ptr[v]:ptr[v + 1]]``. ``level`` comes as -1 everywhere and is left so.
+    ``leaving[ptr[v]:ptr[v + 1]]``. ``level`` comes as -1 everywhere and is left so.
     """
+    ptr, leaving, head = arcs
+    level, at, queue, path = scratch
     flow = 0
     while True:
         level[source], queue[0] = 0, source
@@ -41,8 +43,8 @@ def _saturate(  # type: ignore[no-untyped-def]  # lists or arrays
             if nearest >= 0 and level[v] >= nearest:
                 break
             for k in range(ptr[v], ptr[v + 1]):
-                w = head[arcs[k]]
-                if level[w] < 0 and room[arcs[k]] > 0:
+                w = head[leaving[k]]
+                if level[w] < 0 and room[leaving[k]] > 0:
                     level[w] = level[v] + 1
                     queue[last] = w
                     last += 1
@@ -72,7 +74,7 @@ def _saturate(  # type: ignore[no-untyped-def]  # lists or arrays
                 v = head[path[depth] ^ 1]
             moved = False
             while at[v] < ptr[v + 1]:
-                a = arcs[at[v]]
+                a = leaving[at[v]]
                 w = head[a]
                 if room[a] > 0 and level[w] == level[v] + 1 and (level[w] < nearest or goal[w]):
                     path[depth] = a
@@ -134,7 +136,7 @@ class FlowSearch:
             self._full = np.array(room, np.int64)
             goal = np.array(goal)  # type: ignore[assignment]
             scratch = [np.array(column, np.int64) for column in scratch]
-        self._kept, self._goal, self._scratch = kept, goal, scratch
+        self._kept, self._goal, self._scratch = tuple(kept), goal, tuple(scratch)
 
     def add_goal(self, vertex: int) -> None:
         """One more vertex takes in what arrives."""
@@ -147,7 +149,6 @@ class FlowSearch:
         """
         run: Callable[..., tuple[int, int]] = _compiled() if self._compiled else _saturate
         room = self._full.copy()
-        level, at, queue, path = self._scratch
-        flow, last = run(*self._kept, room, self._goal, source, level, at, queue, path, most)
+        flow, last = run(self._kept, room, self._goal, source, self._scratch, most)
         self.room = room
-        return int(flow), [int(v) for v in queue[:last]] if flow < most else []
+        return int(flow), [int(v) for v in self._scratch[2][:last]] if flow < most else []

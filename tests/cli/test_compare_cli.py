@@ -71,6 +71,7 @@ def test_the_command_fails_where_it_is_asked_to(scenario: Path, tmp_path: Path, 
     assert (refused.exit_code, "'slow'" in refused.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_small_messages_alone_cannot_be_judged_where_healthy_machines_differ_as_much(
     scenario: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_stands_still_is_not_waited_for() -> None:
     port = free_port()
     with subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stdout=subprocess.PIPE, text=True) as rank_0:

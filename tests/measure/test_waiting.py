@@ -14,8 +14,8 @@ import torch.distributed as dist
 from fake_gpus import FakeGpus
 
 from commsim.errors import MeasurementError
-from commsim.measure import torch_runner
 from commsim.measure.launcher import Host, free_port, launch
+from commsim.measure.ranks import Ranks, form_group
 from commsim.measure.rendezvous import Place, Rendezvous
 from commsim.measure.run import Run
 from commsim.measure.seat import Seat
@@ -66,12 +66,9 @@ def meetings(n: int) -> list[Rendezvous]:
 
 def test_a_group_waits_longer_for_a_cold_rank_than_the_store_for_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making a context on a GPU or loading libraries takes more than the 3 s after which the store's answer is none."""
-    monkeypatch.setattr(torch_runner.dist, "init_process_group", lambda *_, **__: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     both = meetings(2)
-    rank = torch_runner._Rank(Run("a", (), "gloo", 2, timeout_s=9.0), both[1].place, both[1])
-    rank.seat = Seat(torch.device("cpu"), None, 0, ("a", "a"))
-    rank.device = rank.seat.device
-    rank._connect()
+    form_group(Run("a", (), "gloo", 2, timeout_s=9.0), Seat(torch.device("cpu"), None, 0, ("a", "a")), both[1])
     late = threading.Timer(4.0, lambda: both[0].store.set("late", "here"))
     late.start()
     assert both[1].store.get("late") == b"here"
@@ -131,18 +128,16 @@ def test_over_gloo_ranks_wait_until_the_watchdog_has_spoken(monkeypatch: pytest.
     world = type("World", (), {"_get_backend": lambda self, device: gloo})()
     monkeypatch.setattr(dist, "group", type("Group", (), {"WORLD": world}))
     run = Run("a", (Task("all_reduce", (4,)),), "nccl", 1, timeout_s=600.0)
-    meeting = type("M", (), {"answer_within": lambda self, seconds: None, "store": None})()
-    rank = torch_runner._Rank(run, Place(0, 1, 0, "127.0.0.1", 1), meeting)
-    rank.seat = Seat(torch.device("cpu"), FakeGpus(1), 0, ("a",))
-    rank.device = rank.seat.device
-    rank._connect()
+    place = Place(0, 1, 0, "127.0.0.1", 1)
+    meeting = type("M", (), {"answer_within": lambda self, seconds: None, "store": None, "place": place})()
+    form_group(run, Seat(torch.device("cpu"), FakeGpus(1), 0, ("a",)), meeting)
     assert given["timeout"] == timedelta(seconds=600)
     assert gloo.timeout > given["timeout"]
 
 
-def _rank_alone() -> torch_runner._Rank:
+def _rank_alone() -> Ranks:
     meeting = type("M", (), {})()
-    return torch_runner._Rank(Run("a", (), "gloo", 2), Place(0, 2, 0, "127.0.0.1", 1), meeting)
+    return Ranks(Place(0, 2, 0, "127.0.0.1", 1), meeting)
 
 
 def _full() -> int:
@@ -154,8 +149,11 @@ def test_all_ranks_leave_out_what_one_has_no_memory_for(monkeypatch: pytest.Monk
         every[:] = [mine, "CUDA out of memory"]
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
-    assert _rank_alone()._within_memory(lambda: 1) == (None, "out of memory on rank 1 (CUDA out of memory)")
-    done, why = _rank_alone()._within_memory(_full)
+    assert _rank_alone().within_memory("all_reduce", lambda: 1) == (
+        None,
+        "out of memory on rank 1 (CUDA out of memory)",
+    )
+    done, why = _rank_alone().within_memory("all_reduce", _full)
     assert done is None
     assert why.startswith("out of memory on rank 0 and 1 more (CUDA out of memory. Tried to allocate 8.00 GiB")
 
@@ -168,9 +166,9 @@ def test_memory_that_ends_alone_is_the_reason_that_is_said(monkeypatch: pytest.M
 
     monkeypatch.setattr(dist, "all_gather_object", gather)
     with pytest.raises(MeasurementError, match=r"out of memory .CUDA out of memory. Tried to allocate 8.00 GiB"):
-        _rank_alone()._within_memory(_full)
+        _rank_alone().within_memory("all_reduce", _full)
     with pytest.raises(RuntimeError, match="Timed out"):
-        _rank_alone()._within_memory(lambda: 1)
+        _rank_alone().within_memory("all_reduce", lambda: 1)
 
 
 def test_another_fault_is_no_lack_of_memory() -> None:
@@ -178,4 +176,4 @@ def test_another_fault_is_no_lack_of_memory() -> None:
         raise RuntimeError("NCCL error")
 
     with pytest.raises(RuntimeError, match="NCCL error"):
-        _rank_alone()._within_memory(fail)
+        _rank_alone().within_memory("all_reduce", fail)

@@ -20,6 +20,7 @@ def small_cases(number: int) -> list[tuple[int, Any]]:
     return list(islice(((seed, case) for seed, case in cases if case.healthy.world_size <= _FEW), number))
 
 
+@pytest.mark.slow
 def test_sixty_small_machines_keep_the_laws() -> None:
     cases = small_cases(60)
     assert {seed: wrong for seed, case in cases if (wrong := hunt.faults_of(case))} == {}

@@ -92,6 +92,7 @@ def test_one_row_moves_rows_like_it_by_a_share_of_its_error(table: MeasuredRows)
     )
 
 
+@pytest.mark.slow
 def test_one_row_mode_leaves_that_row_out(table: MeasuredRows) -> None:
     predicted = Removal().seconds(table, shipped_values())
     fit = Fit(training_part(table))
@@ -223,6 +224,7 @@ def test_the_command_writes_what_it_promises(small: Path, tmp_path: Path) -> Non
     assert found["per_source"]["sc21 (Table 2)"]["apart"]["n"] == 4
 
 
+@pytest.mark.slow
 def test_one_row_on_the_command_line(small: Path) -> None:
     arguments = ["validate", "training", "--steps", str(small), "--mode", "one-row", "--json", "-"]
     found = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
