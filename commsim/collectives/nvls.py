@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from commsim.collectives.grid import node_grid
+from commsim.collectives.pairwise import nccl_rounds
 from commsim.collectives.rows import Rows, assemble, blocks, rows, spread
 from commsim.collectives.schedule import Buffer, Op, Schedule, at_least_one, split_evenly
 from commsim.collectives.tree import along_trees, double_binary_tree
@@ -107,3 +108,69 @@ def nvls_tree_all_reduce(
     ]
     sizes = split_evenly(blocks(nbytes, local, itemsize) // itemsize, 2).reshape(-1) * itemsize
     return assemble("all_reduce", "nvls_tree", world_size, parts, sizes, switches=nodes)
+
+
+def nvls_one_shot_all_reduce(world_size: int, nbytes: int, *, itemsize: int = 1) -> Schedule:
+    """Every rank stores its whole array once, and the switch spreads it to the others, which add: AllReduce_AGxLLMC_R.
+
+    NCCL 2.27 and later, on symmetric memory. What comes back to the rank that stored it is left out.
+
+    >>> nvls_one_shot_all_reduce(4, nbytes=100).received_bytes()
+    array([300, 300, 300, 300, 400])
+    """
+    at_least_one(ranks=world_size)
+    rank, others = np.arange(world_size), nccl_rounds(world_size)[1:]
+    parts = [
+        rows(0, rank, world_size, 0, to=1 + rank, dst_buffer=Buffer.SCRATCH),
+        rows(1, world_size, others, 1 + rank, to=0, op=Op.REDUCE, src_buffer=Buffer.SCRATCH),
+    ]
+    sizes, kept = np.repeat(blocks(nbytes, 1, itemsize), 1 + world_size), {"scratch_chunks": world_size}
+    return assemble("all_reduce", "nvls_one_shot", world_size, parts, sizes, switches=1, **kept)
+
+
+def nvls_rail_ring_all_gather(
+    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """A ring over the nodes along each rail; a node's switch spreads what has arrived: AllGather_RailRing_LsaSTMC.
+
+    NCCL 2.29.7 and later, on symmetric memory, where GPUs send over the network themselves.
+
+    >>> nvls_rail_ring_all_gather(8, nbytes=800, ranks_per_node=4).sent_bytes()
+    array([ 300,  300,  300,  300,  300,  300,  300,  300, 3200, 3200])
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    step, node, rail = np.arange(nodes)[:, None, None], np.arange(nodes)[:, None], np.arange(local)
+    rank, switch = node * local + rail, world_size + node
+    block = (node - step) % nodes * local + rail
+    after, every = step[..., None] + 1, node[..., None] * local + rail
+    parts = [
+        rows(step[:-1], rank, (node + 1) % nodes * local + rail, block[:-1]),
+        rows(step, rank, switch, block, dst_buffer=Buffer.SCRATCH),
+        rows(after, switch[..., None], every, block[..., None], src_buffer=Buffer.SCRATCH),
+    ]
+    frame = blocks(nbytes, world_size, itemsize)
+    return assemble("all_gather", "nvls_rail_ring", world_size, parts, frame, switches=nodes)
+
+
+def nvls_rail_direct_reduce_scatter(
+    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """A node's switch adds, then sums go to their owners along the rails at once: ReduceScatter_RailA2A_LsaLDMC.
+
+    NCCL 2.29.7 and later, on symmetric memory, where GPUs send over the network themselves.
+
+    >>> nvls_rail_direct_reduce_scatter(8, nbytes=800, ranks_per_node=4).received_bytes()
+    array([ 300,  300,  300,  300,  300,  300,  300,  300, 3200, 3200])
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    node, rail, turn = np.arange(nodes)[:, None], np.arange(local), np.arange(nodes)[:, None, None]
+    rank, switch = node * local + rail, world_size + node
+    target = (node + turn[1:]) % nodes * local + rail
+    every = np.arange(world_size)
+    parts = [
+        rows(0, rank[..., None], switch[..., None], every, op=Op.REDUCE, dst_buffer=Buffer.SCRATCH),
+        rows(1, switch, rank, turn * local + rail, src_buffer=Buffer.SCRATCH),
+        rows(2, rank, target, target, op=Op.REDUCE),
+    ]
+    frame = blocks(nbytes, world_size, itemsize)
+    return assemble("reduce_scatter", "nvls_rail_direct", world_size, parts, frame, switches=nodes)

@@ -1,4 +1,4 @@
-"""Two-level forms that are no rings: all-to-all through rails, trees over nodes and then in each node."""
+"""Two-level forms that are no rings: through rails at once, trees over nodes and then in each node."""
 
 from __future__ import annotations
 
@@ -33,6 +33,29 @@ def hierarchical_broadcast(
 
 hierarchical_reduce = mirror(hierarchical_broadcast, "reduce")
 """Binomial tree in each node, then one over nodes along the root's rail."""
+
+
+def rail_direct_all_gather(
+    world_size: int, nbytes: int, ranks_per_node: int | None = None, *, itemsize: int = 1
+) -> Schedule:
+    """Every rank sends its block along its rail to all nodes at once, then in its node all that it holds.
+
+    So do NCCL's copy engines over nodes (2.30.7 src/ce_coll.cc, ncclHierCeAllGather).
+
+    >>> rail_direct_all_gather(8, nbytes=800, ranks_per_node=4).steps
+    2
+    """
+    nodes, local = node_grid(world_size, ranks_per_node)
+    node, rail, turn = np.arange(nodes)[:, None], np.arange(local), np.arange(1, nodes)[:, None, None]
+    rank, origin, peer = node * local + rail, np.arange(nodes)[:, None, None, None], np.arange(1, local)[:, None, None]
+    across = rows(0, rank, (node + turn) % nodes * local + rail, rank)
+    inside = rows(1, rank, node * local + (rail + peer) % local, origin * local + rail)
+    frame = blocks(nbytes, world_size, itemsize)
+    return assemble("all_gather", "rail_direct", world_size, [across, inside], frame)
+
+
+rail_direct_reduce_scatter = mirror(rail_direct_all_gather, "reduce_scatter")
+"""Sums in the node, then to their owners along the rails at once (NCCL 2.29.7: ReduceScatter_RailA2A_LsaLD)."""
 
 
 def hierarchical_all_to_all(

@@ -117,6 +117,9 @@ _ALL_REDUCE = {
         _plain("NVLS in each node, double tree over nodes", nvls.nvls_tree_all_reduce, NODES, adds_in="nvswitch"),
         least_nodes=2,
     ),
+    "nvls_one_shot": _plain(
+        "one switch multicasts whole arrays, every rank adds", nvls.nvls_one_shot_all_reduce, adds_in="nvswitch"
+    ),
     "collnet_direct": _plain(
         "shares to local heads, network switch adds", collnet.collnet_direct_all_reduce, NODES, adds_in="network"
     ),
@@ -140,6 +143,16 @@ _REDUCE_SCATTER = {
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_reduce_scatter),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_reduce_scatter, dims=3)),
     "nvls": _plain("one switch adds (NVLink SHARP)", nvls.nvls_reduce_scatter, adds_in="nvswitch"),
+    "rail_direct": _plain("sums in the node, then along rails at once", rails.rail_direct_reduce_scatter, NODES),
+    "nvls_rail_direct": replace(
+        _plain(
+            "one switch adds in each node, then along rails at once",
+            nvls.nvls_rail_direct_reduce_scatter,
+            NODES,
+            adds_in="nvswitch",
+        ),
+        least_nodes=2,
+    ),
     "collnet_direct": _plain(
         "blocks to local heads, network switch adds", collnet.collnet_direct_reduce_scatter, NODES, adds_in="network"
     ),
@@ -159,6 +172,16 @@ _ALL_GATHER = {
     "torus_2d": _plain("rings along two dimensions, four parts at once", grid.torus_all_gather),
     "torus_3d": _plain("rings along three dimensions, six parts at once", partial(grid.torus_all_gather, dims=3)),
     "nvls": _plain("one switch multicasts (NVLink SHARP)", nvls.nvls_all_gather, adds_in="nvswitch"),
+    "rail_direct": _plain("along rails at once, then in the node", rails.rail_direct_all_gather, NODES),
+    "nvls_rail_ring": replace(
+        _plain(
+            "ring per rail, one switch multicasts in each node",
+            nvls.nvls_rail_ring_all_gather,
+            NODES,
+            adds_in="nvswitch",
+        ),
+        least_nodes=2,
+    ),
     "collnet_direct": _plain(
         "network switch multicasts to local heads", collnet.collnet_direct_all_gather, NODES, adds_in="network"
     ),

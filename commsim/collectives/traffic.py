@@ -176,6 +176,7 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("all_reduce", "nvls_tree"): Traffic(
         sw.nvls_tree, "1 + 1/g + 1/(2g) per neighbour node in each tree; switches g + 1", "2*n+2*M+2*(M-1)"
     ),
+    ("all_reduce", "nvls_one_shot"): Traffic(sw.nvls_one_shot, "1; switch n(n-1)", "n*n"),
     ("all_reduce", "collnet_direct"): Traffic(
         sw.collnet_direct_all_reduce, "2(g-1)/g + 1/g; network switch M", "2*M*(g-1)+2*M"
     ),
@@ -195,6 +196,8 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("reduce_scatter", "torus_2d"): Traffic(_torus(2, 1), _ring, "n-1"),
     ("reduce_scatter", "torus_3d"): Traffic(_torus(3, 1), _ring, "n-1"),
     ("reduce_scatter", "nvls"): Traffic(sw.nvls_reduce_scatter, "1; switch 1", "n+1"),
+    ("reduce_scatter", "rail_direct"): Traffic(_half, _ring, "n-1"),
+    ("reduce_scatter", "nvls_rail_direct"): Traffic(f.back(sw.nvls_rail_ring), "1 + (M-1)/n; switches 1", "2*M-1+n"),
     ("reduce_scatter", "collnet_direct"): Traffic(sw.collnet_direct_reduce_scatter, "1; network switch 1", "n+1"),
     ("reduce_scatter", "pat"): Traffic(_half, _ring, "n-1"),
     ("all_gather", "ring"): Traffic(_half, _ring, "n-1"),
@@ -208,6 +211,8 @@ FORMS: dict[tuple[str, str], Traffic] = {
     ("all_gather", "torus_2d"): Traffic(_torus(2, 1), _ring, "n-1"),
     ("all_gather", "torus_3d"): Traffic(_torus(3, 1), _ring, "n-1"),
     ("all_gather", "nvls"): Traffic(f.back(sw.nvls_reduce_scatter), "1/n; switch n", "n+1"),
+    ("all_gather", "rail_direct"): Traffic(_half, _ring, "n-1"),
+    ("all_gather", "nvls_rail_ring"): Traffic(sw.nvls_rail_ring, "(2M-1)/n; switches g", "2*M-1+n"),
     ("all_gather", "collnet_direct"): Traffic(
         f.back(sw.collnet_direct_reduce_scatter), "(g-1)/g + 1/n; network switch M", "n+1"
     ),

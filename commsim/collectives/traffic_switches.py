@@ -28,6 +28,16 @@ def nvls_reduce_scatter(at: Participants) -> Units:
     return _and_switches(n, n, 1, n, n, n * n)
 
 
+def nvls_one_shot(at: Participants) -> Units:
+    n = at.n
+    return _and_switches(1, 1, n - 1, n, n * (n - 1), n)
+
+
+def nvls_rail_ring(at: Participants) -> Units:
+    n, M = at.n, at.M
+    return _and_switches(n, 2 * M - 1, n + M - 1, n, np.full(M, n * at.g), np.full(M, n))
+
+
 def nvls_tree(at: Participants) -> Units:
     g = at.g
     parent, first, second = (np.arange(at.M) > 0).astype(np.int64), *btree_children(at.M)
