@@ -244,14 +244,19 @@ class Predictor:
         return self._tuned(collective, nbytes) if own is None else self._without_tuner(collective, nbytes, own)
 
     def _without_tuner(self, collective: str, nbytes: int, own: Instead) -> Prediction:
-        """Of a call inside one NVLink domain, which is of one kind."""
-        from commsim.nccl.symmetric_time import copy_launch_s, copy_time, symmetric_time
+        """Of a call by another kernel than those of rings and trees, or by copy engines."""
+        from commsim.nccl.symmetric_time import copy_launch_s, copy_time, symmetric_time, time_over_nodes
 
         where = self.system, self.machine, self.parameters
         launch = self._launch()
         if own.choice is None:
             self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
             kernel, launch = _Kernel(*copy_time(*where, nbytes)), copy_launch_s(launch)
+        elif own.choice.kernel.over_nodes:
+            far = self.nodes.at_farthest(1).kinds
+            asked = own.choice, nbytes, self.version, self.options.env
+            timed = (time_over_nodes(self.system, self.machine, kind.parameters, *asked) for kind in far)
+            kernel = self._across(collective, nbytes, _Kernel(*max(timed)))
         else:
             kernel = _Kernel(*symmetric_time(*where, own.choice, collective, nbytes))
         return self._joined(collective, nbytes, kernel, launch, own.algorithm, own.name, own.channels)

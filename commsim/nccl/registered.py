@@ -17,7 +17,8 @@ from commsim.nccl.channels import shrink
 from commsim.nccl.environment import whole
 from commsim.nccl.operation import Operation, passed_over
 from commsim.nccl.protocols import PROTOCOLS, heads
-from commsim.nccl.symmetric import COLLECTIVES, Domain, SymmetricChoice, domain_of, pick, why_not
+from commsim.nccl.symmetric import COLLECTIVES, Domain, domain_of, why_not
+from commsim.nccl.symmetric_choice import SymmetricChoice, pick
 from commsim.nccl.system import System
 from commsim.nccl.version import Version, format_version
 from commsim.topology.graph import Topology
@@ -84,7 +85,8 @@ class Registration:
             return Instead("copy_engine", "cudaMemcpy", 0)
         if self._against(collective):
             return None
-        choice = pick(self.system, self.version, self.env, collective, nbytes, self.operation)
+        nic = self.domain.nic
+        choice = pick(self.system, self.version, self.env, collective, nbytes, self.operation, nic)
         return None if choice is None else Instead("symmetric", choice.kernel.short, choice.blocks, choice)
 
     def _against(self, collective: str) -> str:

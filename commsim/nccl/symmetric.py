@@ -1,27 +1,25 @@
-"""NCCL's kernels on symmetric memory: which a release has, which of them a call may have, and NCCL's own choice.
+"""NCCL's kernels on symmetric memory: which a release has, and which of them a call may have.
 
 A buffer that all ranks registered as a window (ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC, ``-R 2`` of
 nccl-tests) lies at the same place in every GPU's address space. From 2.27 on kernels of their own then read and write
 the peers' memory, and NCCL takes them wherever it has one, whatever the rings and trees would take. The choice among
 them is that of `ncclSymPickKernel` (2.27: src/symmetric.cc; from 2.28 on `ncclSymkPickKernel` of src/sym_kernels.cc),
-read at 2.27.3 to 2.27.7, 2.28.3, 2.28.7, 2.28.9, 2.29.2, 2.29.3, 2.29.7, 2.30.3, 2.30.4 and 2.30.7. The model of cost
-and its constants are the same in all of them; no release has a kernel of LL128. What the chosen kernel takes is
-`commsim.nccl.symmetric_time`.
+read at 2.27.3 to 2.27.7, 2.28.3, 2.28.7, 2.28.9, 2.29.2, 2.29.3, 2.29.7, 2.30.3, 2.30.4 and 2.30.7. No release
+has a kernel of LL128. `commsim.nccl.symmetric_choice` says which of them a call takes, `commsim.nccl.symmetric_time`
+how long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log1p
-
-import numpy as np
 
 from commsim.nccl.environment import PATHS, whole
+from commsim.nccl.machine import far_nics
 from commsim.nccl.operation import FP8, Operation
 from commsim.nccl.paths import peer_level
 from commsim.nccl.system import System
-from commsim.nccl.version import Version, format_version, newest
+from commsim.nccl.version import Version, format_version
 from commsim.topology.graph import Topology
 from commsim.units import GIB
 
@@ -33,9 +31,6 @@ MOST_BLOCKS = 64
 
 KERNEL = "NCCL_SYM_KERNEL"
 
-_CELL: tuple[tuple[Version, int], ...] = (((2, 28, 0), 1024),)
-"""Bytes that a call's part is counted in (NCCL_SYM_KERNEL_CELL_SIZE, src/include/sym_kernels.h); before, one."""
-
 _NVLINK_ONLY: Version = (2, 29, 0)
 """From here on all GPUs must reach each other over NVLink (ncclSymkAvailable); before, peer access is enough."""
 
@@ -46,23 +41,30 @@ _AVERAGES: Version = (2, 30, 0)
 """From here on an average is a sum that is divided afterwards (symkRedOp of src/scheduler/symmetric_sched.cc)."""
 
 _TMA_SINCE: Version = (2, 30, 0)
-_GIN_SINCE: Version = (2, 29, 0)
+_GIN_SINCE: Version = (2, 29, 7)
+"""From here on with the kernels over nodes that are timed; 2.29.2 and 2.29.3 have another all_gather."""
+
+GIN_NETWORKS = ("infiniband", "roce")
+"""Networks whose cards GPUs may ring themselves (src/transport/net_ib/gin.cc); others need a plugin that does it."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A kernel by NCCL's name, and how it moves data.
 
+    `schedule`: which moves it makes, by the registry of `commsim.collectives`, where LL's go through a scratch.
     `lines`: flags stand beside the data (LL); else barriers stand before and after it. `multicast`: a store reaches all
     GPUs through the switch. `reduces`: a load is reduced in the switch.
     """
 
     name: str
     collective: str
+    schedule: str
     lines: bool = False
     multicast: bool = False
     reduces: bool = False
     tma: bool = False  # by the unit for bulk copies, of Blackwell, where NCCL_SYM_TMA_ENABLE=1 asks for it
+    over_nodes: bool = False  # GPUs send over the network themselves (GIN)
 
     @property
     def short(self) -> str:
@@ -71,49 +73,46 @@ class Kernel:
 
 
 _KERNELS = (
-    Kernel("AllReduce_AGxLL_R", "all_reduce", lines=True),
-    Kernel("AllReduce_AGxLLMC_R", "all_reduce", lines=True, multicast=True),
-    Kernel("AllReduce_RSxTmaLD_AGxTmaST", "all_reduce", tma=True),
-    Kernel("AllReduce_RSxLD_AGxST", "all_reduce"),
-    Kernel("AllReduce_RSxLDMC_AGxSTMC", "all_reduce", multicast=True, reduces=True),
-    Kernel("AllGather_LL", "all_gather", lines=True),
-    Kernel("AllGather_LLMC", "all_gather", lines=True, multicast=True),
-    Kernel("AllGather_TmaST", "all_gather", tma=True),
-    Kernel("AllGather_ST", "all_gather"),
-    Kernel("AllGather_TmaSTMC", "all_gather", multicast=True, tma=True),
-    Kernel("AllGather_STMC", "all_gather", multicast=True),
-    Kernel("ReduceScatter_LL", "reduce_scatter", lines=True),
-    Kernel("ReduceScatter_TmaLD", "reduce_scatter", tma=True),
-    Kernel("ReduceScatter_LD", "reduce_scatter"),
-    Kernel("ReduceScatter_LDMC", "reduce_scatter", multicast=True, reduces=True),
+    Kernel("AllReduce_AGxLL_R", "all_reduce", "direct_one_shot", lines=True),
+    Kernel("AllReduce_AGxLLMC_R", "all_reduce", "nvls_one_shot", lines=True, multicast=True),
+    Kernel("AllReduce_RSxTmaLD_AGxTmaST", "all_reduce", "direct_two_shot", tma=True),
+    Kernel("AllReduce_RSxLD_AGxST", "all_reduce", "direct_two_shot"),
+    Kernel("AllReduce_RSxLDMC_AGxSTMC", "all_reduce", "nvls", multicast=True, reduces=True),
+    Kernel("AllGather_LL", "all_gather", "direct", lines=True),
+    Kernel("AllGather_LLMC", "all_gather", "nvls", lines=True, multicast=True),
+    Kernel("AllGather_TmaST", "all_gather", "direct", tma=True),
+    Kernel("AllGather_ST", "all_gather", "direct"),
+    Kernel("AllGather_TmaSTMC", "all_gather", "nvls", multicast=True, tma=True),
+    Kernel("AllGather_STMC", "all_gather", "nvls", multicast=True),
+    Kernel("AllGather_RailRing_LsaSTMC", "all_gather", "nvls_rail_ring", multicast=True, over_nodes=True),
+    Kernel("ReduceScatter_LL", "reduce_scatter", "direct", lines=True),
+    Kernel("ReduceScatter_TmaLD", "reduce_scatter", "direct", tma=True),
+    Kernel("ReduceScatter_LD", "reduce_scatter", "direct"),
+    Kernel("ReduceScatter_LDMC", "reduce_scatter", "nvls", multicast=True, reduces=True),
+    Kernel("ReduceScatter_RailA2A_LsaLD", "reduce_scatter", "rail_direct", over_nodes=True),
+    Kernel("ReduceScatter_RailA2A_LsaLDMC", "reduce_scatter", "nvls_rail_direct", reduces=True, over_nodes=True),
 )
 """In NCCL's order, by which the first of equals is taken; ReduceScatter_LDMC counts among those that multicast."""
 
 COLLECTIVES = tuple(dict.fromkeys(kernel.collective for kernel in _KERNELS))
 
-_OVER_NODES = {
-    "all_gather": (((2, 29, 0), "AllGather_GinHier_MCRing"), ((2, 29, 7), "AllGather_RailRing_LsaSTMC")),
-    "reduce_scatter": (((2, 29, 7), "ReduceScatter_RailA2A_LsaLD or LsaLDMC"),),
-}
-"""Kernels that send over the network themselves (GIN), by the release that has them."""
-
 
 def kernels(version: Version) -> tuple[Kernel, ...]:
-    """The kernels of a release inside an NVLink domain; none before 2.27."""
-    return tuple(k for k in _KERNELS if version >= (_TMA_SINCE if k.tma else SINCE))
-
-
-def over_nodes(collective: str, version: Version) -> str:
-    """The kernel that a release has for calls over several nodes, where their network lets GPUs send; blank: none."""
-    return newest(version, _OVER_NODES.get(collective, ()), "")
+    """The kernels of a release; none before 2.27."""
+    return tuple(k for k in _KERNELS if version >= (_TMA_SINCE if k.tma else _GIN_SINCE if k.over_nodes else SINCE))
 
 
 @dataclass(frozen=True)
 class Domain:
-    """What NCCL asks of a communicator: whether all its GPUs reach each other's memory, and whether over NVLink."""
+    """What NCCL asks of a communicator: whether all GPUs of a node reach each other's memory, and whether over NVLink.
+
+    `no_gin`: why GPUs do not send over the network themselves, blank where they do; `nic`: bytes/s of its cards.
+    """
 
     peers: bool
     nvlink: bool
+    no_gin: str = ""
+    nic: float = 0.0
 
 
 def domain_of(topology: Topology, version: Version, env: Mapping[str, str]) -> Domain:
@@ -126,27 +125,19 @@ def domain_of(topology: Topology, version: Version, env: Mapping[str, str]) -> D
     between = {topology.path_type(a, b) for a in range(n) for b in range(a)}
     farthest = max(map(PATHS.index, between), default=0)
     peers = farthest <= level and "NVB" not in between
-    return Domain(peers, peers and farthest <= PATHS.index("NVL"))
+    nvlink = peers and farthest <= PATHS.index("NVL")
+    return Domain(peers, nvlink, _no_gin(topology, env) if topology.nodes > 1 else "", topology.nic_bandwidth)
 
 
-@dataclass(frozen=True)
-class SymmetricChoice:
-    """NCCL's choice: the kernel, its thread blocks, and the time in us that NCCL expects of it."""
-
-    kernel: Kernel
-    blocks: int
-    time_us: float
-
-
-def held_bytes(collective: str, nbytes: int, ranks: int) -> int:
-    """Bytes of one rank, by which NCCL counts a call: of all_reduce all, of the others one part."""
-    return nbytes if collective == "all_reduce" else -(-nbytes // ranks)
-
-
-def counted_bytes(held: int, version: Version) -> int:
-    """Bytes of a rank as NCCL's model counts them, in whole cells."""
-    cell = newest(version, _CELL, 1)
-    return -(-held // cell) * cell
+def _no_gin(topology: Topology, env: Mapping[str, str]) -> str:
+    """Why GPUs do not send over the network themselves (ginState, globalGinSupport of src/init.cc); blank: they do."""
+    for name in ("NCCL_GIN_ENABLE", "NCCL_SYM_GIN_KERNELS_ENABLE"):
+        if whole(env, name) == 0:
+            return f"{name}=0 turns off kernels that send over the network"
+    if topology.network not in GIN_NETWORKS:
+        return f"NCCL's own GPUs send over InfiniBand and RoCE, not over {topology.network}"
+    lacks = topology.node_gdr is not None and not topology.node_gdr.all()
+    return "GPUs send over the network by GPUDirect RDMA alone" if lacks or far_nics(topology, env) else ""
 
 
 def why_not(
@@ -160,12 +151,15 @@ def why_not(
     if collective not in COLLECTIVES:
         return f"only {', '.join(COLLECTIVES)} have some"
     if system.nodes > 1:
-        across = over_nodes(collective, version)
-        also = f"; where its network lets GPUs send, it runs {across}, which is not timed" if across else ""
-        return f"NCCL {format_version(version)} has these kernels inside one NVLink domain{also}"
+        if not any(k.over_nodes and k.collective == collective for k in kernels(version)):
+            return f"NCCL {format_version(version)} has these kernels inside one NVLink domain"
+        if domain.no_gin:
+            return domain.no_gin
     if collective != "all_gather" and not _adds(operation, version):
         return f"these kernels do no {operation}: sums of float32, float16, bfloat16 and float8 alone"
     if not open_kernels(system, version, env, collective, 1, operation):
+        if env.get(KERNEL, "").strip() in ("", "^"):
+            return "its kernel over nodes has the NVSwitch spread data, which that of this machine does not"
         return _misnamed(system, version, env, collective, operation)
     return ""
 
@@ -202,27 +196,6 @@ def _adds(operation: Operation, version: Version) -> bool:
     return operation.redop == "sum" or (operation.redop == "avg" and version >= _AVERAGES)
 
 
-def pick(
-    system: System, version: Version, env: Mapping[str, str], collective: str, nbytes: int, operation: Operation
-) -> SymmetricChoice | None:
-    """NCCL's choice for a call of `nbytes` (the nccl-tests size) that `why_not` has nothing against; None: no kernel.
-
-    The least time counts, a fortieth longer for every thread block (smPenalty).
-    """
-    held = held_bytes(collective, nbytes, system.ranks)
-    best: SymmetricChoice | None = None
-    best_cost = np.float32(1e30) * (np.float32(1) + _PENALTY * np.float32(999))
-    for kernel in open_kernels(system, version, env, collective, held, operation):
-        time, blocks = cost(kernel, system, counted_bytes(held, version), env)
-        paid = np.float32(time) * (np.float32(1) + _PENALTY * np.float32(blocks))
-        if paid < best_cost:
-            best, best_cost = SymmetricChoice(kernel, blocks, time), paid
-    return best
-
-
-_PENALTY = np.float32(0.025)
-
-
 def open_kernels(
     system: System, version: Version, env: Mapping[str, str], collective: str, held: int, operation: Operation
 ) -> list[Kernel]:
@@ -231,7 +204,7 @@ def open_kernels(
     if bus >= 64 * GIB:  # chunks of 32 B are counted in 32 bits
         return []
     switched = system.nvls is not None and whole(env, "NCCL_NVLS_ENABLE") != 0
-    switched &= version < _SEVERAL_SWITCHED or system.ranks > 2
+    switched &= version < _SEVERAL_SWITCHED or system.ranks_per_node > 2
     tma = system.sm >= 100 and whole(env, "NCCL_SYM_TMA_ENABLE") == 1
     named = env.get(KERNEL, "").strip()
     return [
@@ -239,7 +212,8 @@ def open_kernels(
         for k in kernels(version)
         if k.collective == collective
         and named in ("", "^", k.name)
-        and (switched or not k.multicast)
+        and k.over_nodes == (system.nodes > 1)
+        and (switched or not (k.multicast or k.reduces))
         and (not k.reduces or _in_switch(operation, system.sm))
         and (bus < 2 * GIB or not k.lines)  # elements are counted in 32 bits
         and (tma or not k.tma)
@@ -252,67 +226,3 @@ def _in_switch(operation: Operation, sm: int) -> bool:
         return sm >= 100
     plain = Operation(operation.dtype, "sum") if operation.redop == "avg" else operation
     return plain.by_nvswitch
-
-
-_GBPS = GIB / 1.0e6  # in bytes per us
-_LINES_FACTOR = 9  # LL_BusFactor: twice the bytes, some processing, no unrolling
-_NVLS_BLOCKS = (16, 32)  # of all ranks together, before Blackwell and from it on
-_TOLERANCE = 1.025
-
-
-def cost(kernel: Kernel, system: System, held: int, env: Mapping[str, str]) -> tuple[float, int]:
-    """(us, thread blocks) that NCCL expects of a kernel for so many bytes of a rank: queryModel, queryModel_lsa.
-
-    It takes the fewest blocks with which the time is at most 2.5 % over that with the most.
-    """
-    n, new = system.ranks, system.sm >= 100
-    multiplier, most = 1.0, MOST_BLOCKS
-    if kernel.lines:
-        bus = n * held * _LINES_FACTOR
-        multiplier = 1.1 if kernel.multicast else 1.0
-    elif kernel.collective == "all_reduce" and kernel.multicast:
-        bus, multiplier, most = held // n + held, float(n), -(-_NVLS_BLOCKS[new] // n)
-    elif kernel.collective == "all_reduce":
-        bus = 2 * held * (n - 1) // n
-    else:
-        bus = (n - 1) * held
-        if kernel.multicast:
-            multiplier, most = 0.55 * n, -(-_NVLS_BLOCKS[new] // n)
-    most = min(most, whole(env, "NCCL_MAX_CTAS") or MOST_BLOCKS)
-    least = whole(env, "NCCL_MIN_CTAS") or 1
-    if own := min(MOST_BLOCKS, whole(env, "NCCL_SYM_CTAS") or 0):
-        least = most = own
-    latency, block, peak = _constants(kernel, new)
-
-    def time(blocks: int) -> float:
-        rate = _softmin(blocks * block * multiplier, peak, block)
-        return latency + _softplus(bus / rate - 1.0)
-
-    longest = float(np.float32(time(most)))
-    for blocks in range(least, most):
-        if (seconds := time(blocks)) <= _TOLERANCE * longest:
-            return float(np.float32(seconds)), blocks
-    return longest, most
-
-
-def _constants(kernel: Kernel, new: bool) -> tuple[float, float, float]:
-    """baseLat in us, smBw and peakBw in bytes per us (queryModel of 2.27.3, queryModel_lsa of 2.30.7)."""
-    reduces, both = kernel.collective != "all_gather", kernel.collective == "all_reduce"
-    switched = both and kernel.reduces
-    if not new:
-        latency, block, peak = (4.5 if kernel.lines else 7.8), (65 if both else 44), (480 if switched else 320)
-    elif kernel.lines:
-        latency, block, peak = (11.0 if reduces else 8.5), 55, (1000 if switched else 600)
-    else:
-        latency, block, peak = (19.5 if both else 13.0), 55, (1000 if switched else 600)
-    return latency, block * _GBPS, peak * _GBPS
-
-
-def _softmin(x: float, ceiling: float, softness: float) -> float:
-    """A smooth min(x, ceiling)."""
-    return ceiling - softness * log1p((exp(ceiling / softness) - 1) * exp(-x / softness))
-
-
-def _softplus(x: float) -> float:
-    """A smooth max(0, x)."""
-    return x if x >= 100.0 else log1p(exp(x))

@@ -1,4 +1,4 @@
-"""The time of NCCL's kernels on symmetric memory and of its copies by copy engines, inside one NVLink domain.
+"""The time of NCCL's kernels on symmetric memory and of its copies by copy engines.
 
 No data waits in a buffer between: a kernel starts, meets its peers, and moves bytes straight between the arrays of the
 call. Kernels of LL need no meeting, for flags stand beside the data: every GPU stores its part into all others (or once
@@ -12,15 +12,19 @@ Rates and hops are those of the parameters that rings and NVLS have. Two figures
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Mapping
+from math import ceil, inf
 
 from commsim.nccl.channels import nvls_channels
-from commsim.nccl.machine import Machine
+from commsim.nccl.machine import Machine, nic_rates
+from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import LL
-from commsim.nccl.symmetric import Kernel, SymmetricChoice
+from commsim.nccl.symmetric import Kernel
+from commsim.nccl.symmetric_choice import SymmetricChoice
+from commsim.nccl.symmetric_nodes import RING_PIECE, block_rate, passes, put_bytes
 from commsim.nccl.system import NVLS_CHUNK, System
-from commsim.nccl.version import NEWEST
+from commsim.nccl.version import NEWEST, Version
 
 Timed = tuple[float, float, str]
 """Seconds of a kernel, the bandwidth part of them, and what limits it."""
@@ -111,6 +115,59 @@ def switch_rate(system: System, machine: Machine, parameters: Parameters) -> flo
     of_round = nvls_channels(system.sm, 1, NEWEST, {}) * _SWITCH_HEADS * NVLS_CHUNK
     full = of_round / (of_round / (links / (1 + 1 / _SWITCH_HEADS)) + nvls.round)
     return full * (1 + 1 / _SWITCH_HEADS) / (1 + 1 / system.ranks)
+
+
+def time_over_nodes(
+    system: System,
+    machine: Machine,
+    parameters: Parameters,
+    choice: SymmetricChoice,
+    nbytes: int,
+    version: Version,
+    env: Mapping[str, str],
+) -> Timed:
+    """Seconds of a kernel for a call of `nbytes` (the nccl-tests size), the bandwidth part of them, and what limits it.
+
+    Rates and hops are those of rings; a hop of the network is one of LL, for nothing is asked for before it is sent.
+    No published time holds it.
+    """
+    nodes, local = system.nodes, system.ranks_per_node
+    held = -(-nbytes // system.ranks)
+    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
+    across = float(parameters.network.ring_hop.of("LL"))
+    net, limit = _net(machine, parameters, local)
+    link, name = _link(machine, parameters, local) if local > 1 else (net, limit)
+    if choice.kernel.collective == "all_gather":
+        piece = min(held, RING_PIECE * choice.blocks)
+        net, limit = _with_messages(net, limit, min(held, RING_PIECE), machine, parameters, local)
+        # A node hands on what it has got; a ring of small blocks waits for each of them, one of large ones for none.
+        ring = across + held / net + (nodes - 2) * max(held / net, across + piece / net)
+        spread = held * system.ranks / link
+        transfer, name = max(((nodes - 1) * held / net, limit), (spread, name))
+        data = max(ring + piece * local / link, spread + inside)
+        return _START_S + 2 * (inside + across) + data, transfer, name  # all ranks meet before and after
+    through = passes(system, choice.kernel.reduces)
+    net, limit = _with_messages(net, limit, min(held, put_bytes(version, env)), machine, parameters, local)
+    by_blocks = choice.blocks * block_rate(system, choice.kernel.reduces, version) / through.blocks
+    ways = (by_blocks, "thread blocks"), (link / max(1, through.inside), name), (net / through.across, limit)
+    rate, name = min(ways)
+    first = min(held, put_bytes(version, env) * choice.blocks) * (through.inside / link + through.across / net)
+    return _START_S + 2 * inside + across + first + held / rate, held / rate, name
+
+
+def _net(machine: Machine, parameters: Parameters, local: int) -> tuple[float, str]:
+    """Payload bytes/s of a rank over the network where all ranks of its node send, and what limits them."""
+    rate, kind = min((whole_node / local, kind) for kind, _, whole_node in nic_rates(machine, parameters))
+    return rate, kind
+
+
+def _with_messages(
+    rate: float, limit: str, message: int, machine: Machine, parameters: Parameters, local: int
+) -> tuple[float, str]:
+    """The same, where cards take messages of so many bytes, one after the other from all ranks that share them."""
+    turn = parameters.network.message_cost.Simple * local / max(1, machine.nics)
+    by_messages = message / turn if turn else inf
+    return (by_messages, MESSAGES) if by_messages < rate else (rate, limit)
 
 
 def copy_time(system: System, machine: Machine, parameters: Parameters, nbytes: int) -> Timed:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commsim.nccl.symmetric import cost, counted_bytes, held_bytes, open_kernels
+from commsim.nccl.symmetric import open_kernels
+from commsim.nccl.symmetric_choice import counted_bytes, expected, held_bytes
 
 if TYPE_CHECKING:
     from commsim.nccl.registered import Registration
@@ -33,7 +34,7 @@ def instead_lines(registration: Registration, collective: str, nbytes: int) -> l
     costs = []
     system, version, env = registration.system, registration.version, registration.env
     for kernel in open_kernels(system, version, env, collective, held, registration.operation):
-        time, blocks = cost(kernel, system, counted_bytes(held, version), env)
+        time, blocks = expected(kernel, system, counted_bytes(held, version), version, env, registration.domain.nic)
         costs.append(f"{kernel.short} {time:.1f} by {blocks}")
     return [
         f"# us that NCCL expects, by thread blocks, each 2.5 % dearer: {', '.join(costs)}",

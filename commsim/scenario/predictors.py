@@ -188,7 +188,7 @@ class NcclRows(RowPredictor):
         time = p.time_s + self._late  # nobody ends a call before its last rank has begun it
         share = p.busy_s / time if time else 0.0
         return replace(
-            self.row(size, time, self._band(size)),
+            self.row(size, time, None if self._over_nodes_in_windows(p.algorithm) else self._band(size)),
             kernel_s=p.kernel_s,
             launch_s=p.launch_s,
             algorithm=p.algorithm,
@@ -201,6 +201,10 @@ class NcclRows(RowPredictor):
             busiest_share=min(share, 1.0) if p.limit else None,
         )
 
+    def _over_nodes_in_windows(self, algorithm: str) -> bool:
+        """Whether a kernel on symmetric memory runs over nodes, of which no time is published."""
+        return algorithm == "symmetric" and self.model.nodes.count > 1
+
     def notes_on(self, rows: Sequence[Row]) -> list[str]:
         """What to doubt in rows on registered windows; empty where there are none."""
         model = self.model
@@ -211,12 +215,8 @@ class NcclRows(RowPredictor):
         plain = self._cache.model(
             self.topology, replace(model.options, registered="none"), model.parameters, self.ranks
         )
-        work = self.work.collective
-        return list(
-            window_notes(
-                work, self.topology.gpu.generation, rows, lambda size: plain.predict(work, size).time_s + self._late
-            )
-        )
+        work, held = self.work.collective, "" if self.model.nodes.count > 1 else self.topology.gpu.generation
+        return list(window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + self._late))
 
     def doubt(self, size: int) -> None:
         """As of the RowPredictor."""

@@ -18,12 +18,13 @@ _SLOWER = 1.02
 def window_notes(
     collective: str, generation: str, rows: Sequence[Row], without: Callable[[int], float]
 ) -> Iterator[str]:  # fmt: skip
-    """Of rows of GPUs of a generation; `without` gives the seconds of a size where nothing is registered."""
+    """Of rows of GPUs of a generation, blank over nodes; `without`: seconds of a size where nothing is registered."""
     own = [row for row in rows if row.algorithm in ("symmetric", "copy_engine")]
     most = MEASURED_TO.get((generation, collective), 0)
     if any(row.algorithm == "symmetric" and row.size_bytes > most for row in own):
         above = f" above {format_bytes(most)}" if most else ""
-        yield f"{collective} in windows{above}: no published time on {generation.capitalize()} holds what is predicted"
+        where = f"on {generation.capitalize()}" if generation else "over nodes"
+        yield f"{collective} in windows{above}: no published time {where} holds what is predicted"
     losing = [(row.time_s / seconds, row, seconds) for row in own if (seconds := without(row.size_bytes))]
     losing = [one for one in losing if one[0] > _SLOWER]
     if losing:

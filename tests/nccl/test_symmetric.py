@@ -12,19 +12,8 @@ import pytest
 
 from commsim.nccl.operation import SUM, Operation
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.symmetric import (
-    Domain,
-    Kernel,
-    SymmetricChoice,
-    cost,
-    counted_bytes,
-    domain_of,
-    held_bytes,
-    kernels,
-    over_nodes,
-    pick,
-    why_not,
-)
+from commsim.nccl.symmetric import Domain, Kernel, domain_of, kernels, why_not
+from commsim.nccl.symmetric_choice import SymmetricChoice, cost, counted_bytes, held_bytes, pick
 from commsim.nccl.system import System
 from commsim.nccl.version import Version, parse_version
 from commsim.topology.presets import load_preset
@@ -65,7 +54,7 @@ def test_a_cost_by_hand() -> None:
     """Two Hopper GPUs, 1 KiB, LL with one block: 4.5 us and a soft maximum of 0 and bytes over rate less 1."""
     bus, block, peak = 2 * 1024 * 9, 65 * GIB / 1e6, 320 * GIB / 1e6
     rate = peak - block * log1p((exp(peak / block) - 1) * exp(-block / block))
-    kernel = Kernel("AllReduce_AGxLL_R", "all_reduce", lines=True)
+    kernel = Kernel("AllReduce_AGxLL_R", "all_reduce", "direct_one_shot", lines=True)
     time, blocks = cost(kernel, system(ranks=2), 1024, {"NCCL_SYM_CTAS": "1"})
     assert blocks == 1
     assert time == pytest.approx(4.5 + log1p(exp(bus / rate - 1)), rel=1e-6)
@@ -100,12 +89,14 @@ def test_choices_that_others_report(
 
 def test_kernels_by_release() -> None:
     assert kernels((2, 26, 6)) == ()
-    assert len(kernels((2, 27, 3))) == len(kernels((2, 29, 7))) == 11
-    assert len(kernels((2, 30, 3))) == 15
-    assert over_nodes("all_gather", (2, 28, 9)) == ""
-    assert over_nodes("all_gather", (2, 29, 2)) == "AllGather_GinHier_MCRing"
-    assert over_nodes("all_gather", NEW) == "AllGather_RailRing_LsaSTMC"
-    assert over_nodes("all_reduce", NEW) == ""
+    assert len(kernels((2, 27, 3))) == len(kernels((2, 29, 3))) == 11
+    assert len(kernels((2, 29, 7))) == 14
+    assert len(kernels((2, 30, 3))) == 18
+    assert [k.short for k in kernels(NEW) if k.over_nodes] == [
+        "RailRing_LsaSTMC",
+        "RailA2A_LsaLD",
+        "RailA2A_LsaLDMC",
+    ]
 
 
 def test_bytes_are_counted_by_rank_and_from_2_28_in_cells() -> None:
@@ -134,7 +125,7 @@ def test_large_calls_leave_out_what_counts_in_32_bits() -> None:
         (NEW, {}, {}, "all_reduce", Operation("int32"), "no sum of int32"),
         ((2, 29, 7), {}, {}, "all_reduce", Operation("bfloat16", "avg"), "no avg of bfloat16"),
         ((2, 28, 9), {"nodes": 2}, {}, "all_gather", SUM, "inside one NVLink domain"),
-        (NEW, {"nodes": 2}, {}, "all_gather", SUM, "AllGather_RailRing_LsaSTMC, which is not timed"),
+        (NEW, {"nodes": 2}, {}, "all_reduce", SUM, "inside one NVLink domain"),
         (NEW, {}, {"NCCL_SYM_KERNEL": "AllGather_ST"}, "all_reduce", SUM, "names no kernel of all_reduce"),
         (NEW, {"nvls": None}, {"NCCL_SYM_KERNEL": "AllGather_STMC"}, "all_gather", SUM, "does not have"),
     ],
@@ -171,7 +162,8 @@ def test_nvlink_is_asked_for_from_2_29() -> None:
     ],
 )
 def test_domains(preset: str, env: dict[str, str], domain: Domain) -> None:
-    assert domain_of(load_preset(preset), (2, 28, 9), env) == domain
+    got = domain_of(load_preset(preset), (2, 28, 9), env)
+    assert (got.peers, got.nvlink, got.no_gin) == (domain.peers, domain.nvlink, "")
 
 
 def test_what_the_switch_does() -> None:
