@@ -14,9 +14,12 @@ from commsim.bounds import lower_bound_s
 from commsim.collectives.check import check
 from commsim.collectives.registry import build
 from commsim.collectives.traffic import traffic
+from commsim.engine.evaluate import evaluate
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.symmetric import kernels
+from commsim.nccl.symmetric import Kernel, kernels
+from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import cost_over_nodes, passes
+from commsim.nccl.symmetric_time import symmetric_time, time_over_nodes
 from commsim.nccl.version import Version, parse_version
 from commsim.topology.presets import load_preset
 
@@ -48,7 +51,7 @@ def test_choices_are_those_of_nccls_source() -> None:
 
 
 @pytest.mark.parametrize("kernel", kernels(NEW), ids=lambda kernel: kernel.name)
-def test_every_kernel_moves_a_schedule_that_is_proven(kernel) -> None:  # type: ignore[no-untyped-def]
+def test_every_kernel_moves_a_schedule_that_is_proven(kernel: Kernel) -> None:
     local = 4 if kernel.over_nodes else 8
     check(build(kernel.collective, kernel.schedule, 8, 1024, ranks_per_node=local, channels=2, chunks=3))
 
@@ -117,3 +120,23 @@ def test_large_gathers_run_at_the_rate_of_the_narrower_way() -> None:
     got = of(nodes=4).predict("all_gather", 1 << 33)
     assert got.limit == "NVLink"
     assert got.busy_s == pytest.approx((1 << 33) / (450e9 * of().parameters.efficiency.nvlink_switch), rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [k for k in kernels(NEW) if not k.lines and not k.tma], ids=lambda k: k.name)
+def test_transfers_are_those_of_the_engine(kernel: Kernel) -> None:
+    """Of 256 MiB in many pieces: what the schedule takes on links of their nominal rate, at the share that links give.
+
+    Sums in the switch go on at the rate that NVLS reaches; the engine fills and empties its pipeline.
+    """
+    nodes, nbytes = (4, 256 * MIB) if kernel.over_nodes else (1, 256 * MIB)
+    predictor = of(nodes=nodes)
+    n, efficiency = 8 * nodes, predictor.parameters.efficiency
+    schedule = build(kernel.collective, kernel.schedule, n, nbytes, ranks_per_node=8, chunks=16)
+    engine = float(evaluate(schedule, predictor.topology).end_s.max())
+    where, choice = (predictor.system, predictor.machine, predictor.parameters), SymmetricChoice(kernel, 64, 0.0)
+    if kernel.over_nodes:
+        _, transfer, _ = time_over_nodes(*where, choice, nbytes, NEW, {})
+    else:
+        _, transfer, _ = symmetric_time(*where, choice, kernel.collective, nbytes)
+    share = efficiency.nvls if kernel.reduces and not kernel.over_nodes else efficiency.nvlink_switch
+    assert transfer * share == pytest.approx(engine, rel=0.12)
