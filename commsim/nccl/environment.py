@@ -42,6 +42,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_SYM_TMA_ENABLE": "with library.registered: 1 allows kernels with Blackwell's bulk copies",
     "NCCL_SYM_GIN_KERNELS_ENABLE": "with library.registered: 0 turns off kernels over nodes",
     "NCCL_GIN_ENABLE": "with library.registered: 0 lets no GPU send over the network by itself",
+    "NCCL_NUM_RMA_CTX": "with library.registered: 0 lets no proxy put blocks for copy engines over nodes",
     "NCCL_SYM_RS_GIN_CHUNK_SIZE": "with library.registered: bytes of a put of reduce_scatter over nodes",
     "NCCL_SYM_CE_THRESHOLD": "with library.registered: elements of a rank above which Blackwell's copy engines gather",
     "NCCL_CTA_POLICY": "with library.registered: EFFICIENCY takes NVLS if it needs fewer channels, ZERO copy engines",

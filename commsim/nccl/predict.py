@@ -245,21 +245,15 @@ class Predictor:
 
     def _without_tuner(self, collective: str, nbytes: int, own: Instead) -> Prediction:
         """Of a call by another kernel than those of rings and trees, or by copy engines."""
-        from commsim.nccl.symmetric_time import copy_launch_s, copy_time, symmetric_time, time_over_nodes
+        from commsim.nccl.symmetric_time import instead_time
 
-        where = self.system, self.machine, self.parameters
-        launch = self._launch()
         if own.choice is None:
             self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
-            kernel, launch = _Kernel(*copy_time(*where, nbytes)), copy_launch_s(launch)
-        elif own.choice.kernel.over_nodes:
-            far = self.nodes.at_farthest(1).kinds
-            asked = own.choice, nbytes, self.version, self.options.env
-            timed = (time_over_nodes(self.system, self.machine, kind.parameters, *asked) for kind in far)
-            kernel = self._across(collective, nbytes, _Kernel(*max(timed)))
-        else:
-            kernel = _Kernel(*symmetric_time(*where, own.choice, collective, nbytes))
-        return self._joined(collective, nbytes, kernel, launch, own.algorithm, own.name, own.channels)
+        far = self.nodes.at_farthest(1).kinds if self.system.nodes > 1 else self.nodes.kinds[:1]
+        where = self.system, self.machine, [kind.parameters for kind in far]
+        timed, calls = instead_time(*where, own, collective, nbytes, self.version, self.options.env)
+        kernel = _Kernel(*timed) if self.system.nodes == 1 else self._across(collective, nbytes, _Kernel(*timed))
+        return self._joined(collective, nbytes, kernel, calls * self._launch(), own.algorithm, own.name, own.channels)
 
     def _tuned(self, collective: str, nbytes: int) -> Prediction:
         """Of a call by an algorithm of the tuner's, or by sends and receives."""

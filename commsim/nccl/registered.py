@@ -17,7 +17,7 @@ from commsim.nccl.channels import shrink
 from commsim.nccl.environment import whole
 from commsim.nccl.operation import Operation, passed_over
 from commsim.nccl.protocols import PROTOCOLS, heads
-from commsim.nccl.symmetric import COLLECTIVES, Domain, domain_of, why_not
+from commsim.nccl.symmetric import COLLECTIVES, Domain, domain_of, unsupported, why_not
 from commsim.nccl.symmetric_choice import SymmetricChoice, pick
 from commsim.nccl.system import System
 from commsim.nccl.version import Version, format_version
@@ -36,6 +36,9 @@ _COPIED = DIVIDED - {"reduce_scatter"}
 
 _COPIES_UNASKED: Version = (2, 29, 0)
 """From here on Blackwell's large all_gathers are copied so whatever the policy (src/enqueue.cc, taskAppend)."""
+
+_COPIES_OVER_NODES: Version = (2, 30, 7)
+"""From here on over several nodes too, of all_gather and all_to_all, where the policy asks for it."""
 
 _COPY_ELEMENTS = 8 << 20
 """Elements of a rank above which (NCCL_SYM_CE_THRESHOLD)."""
@@ -95,8 +98,10 @@ class Registration:
 
     def _copied(self, collective: str, nbytes: int) -> bool:
         """Whether copy engines do a call (ncclCeAvailable)."""
-        if collective not in _COPIED or self.version < COPY_ENGINES or self.system.nodes > 1:
+        if collective not in _COPIED or self.version < COPY_ENGINES:
             return False
+        if self.system.nodes > 1:
+            return policy(self.env) == "zero" and self._copied_over_nodes(collective)
         if why_not(self.system, self.domain, self.version, {**self.env, "NCCL_SYM_KERNEL": ""}, "all_gather", _ANY):
             return False
         if policy(self.env) == "zero":
@@ -106,6 +111,13 @@ class Registration:
         many = each > (_COPY_ELEMENTS if threshold is None else threshold)
         new = self.version >= _COPIES_UNASKED and self.system.sm >= 100
         return collective == "all_gather" and new and many and self.domain.nvlink
+
+    def _copied_over_nodes(self, collective: str) -> bool:
+        """Whether copy engines and a proxy do a call over nodes (ncclHierCeAvailable)."""
+        if collective not in ("all_gather", "all_to_all") or self.version < _COPIES_OVER_NODES:
+            return False
+        contexts = whole(self.env, "NCCL_NUM_RMA_CTX")
+        return self.domain.peers and not self.domain.no_gin and contexts != 0 and not unsupported(self.env)
 
     @property
     def by_nvls(self) -> bool:

@@ -146,7 +146,7 @@ def why_not(
     """Why NCCL has no kernel on symmetric memory for a call of any size; blank where it has."""
     if version < SINCE:
         return f"NCCL {format_version(version)} has no symmetric memory, which came with 2.27"
-    if reason := _unsupported(system, domain, version, env):
+    if reason := unsupported(env) or _out_of_reach(domain, version):
         return reason
     if collective not in COLLECTIVES:
         return f"only {', '.join(COLLECTIVES)} have some"
@@ -177,11 +177,14 @@ def _misnamed(
     return f"{KERNEL}={named[:40]} {wrong}, expected one of {', '.join(k.name for k in others)}"
 
 
-def _unsupported(system: System, domain: Domain, version: Version, env: Mapping[str, str]) -> str:
-    """What symmetricSupport of src/init.cc lacks; blank where it lacks nothing."""
-    for name in ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_LOCAL_REGISTER"):
-        if whole(env, name) == 0:
-            return f"{name}=0 turns it off"
+def unsupported(env: Mapping[str, str]) -> str:
+    """Which variable turns symmetric memory off (symmetricSupport of src/init.cc); blank: none."""
+    names = ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_LOCAL_REGISTER")
+    return next((f"{name}=0 turns it off" for name in names if whole(env, name) == 0), "")
+
+
+def _out_of_reach(domain: Domain, version: Version) -> str:
+    """What the GPUs of a node lack; blank where they lack nothing."""
     if not domain.peers:
         return "not all GPUs of a node reach each other's memory"
     if version >= _NVLINK_ONLY and not domain.nvlink:

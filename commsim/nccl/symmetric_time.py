@@ -12,7 +12,7 @@ Rates and hops are those of the parameters that rings and NVLS have. Two figures
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
 
 from commsim.nccl.channels import nvls_channels
@@ -20,6 +20,7 @@ from commsim.nccl.machine import Machine, nic_rates
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import LL
+from commsim.nccl.registered import Instead
 from commsim.nccl.symmetric import Kernel
 from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import RING_PIECE, block_rate, passes, put_bytes
@@ -44,7 +45,26 @@ _SWITCH_HEADS = 8
 """GPUs of a switch for which the rounds of NVLS were measured."""
 
 _COPY_CALLS = 3
-"""What the host puts on the stream for copies by copy engines: to meet, to copy, to meet (src/ce_coll.cc)."""
+"""What the host puts on the stream for copies inside a node (src/ce_coll.cc)."""
+
+
+def instead_time(
+    system: System,
+    machine: Machine,
+    parameters: Sequence[Parameters],
+    own: Instead,
+    collective: str,
+    nbytes: int,
+    version: Version,
+    env: Mapping[str, str],
+) -> tuple[Timed, int]:
+    """Of what runs in place of the tuner's choice, by the slowest of the parameters; how many calls the host makes."""
+    if own.choice is None:
+        calls = copy_calls(system, collective, nbytes)
+        return max(copy_time(system, machine, p, collective, nbytes, calls) for p in parameters), calls
+    if own.choice.kernel.over_nodes:
+        return max(time_over_nodes(system, machine, p, own.choice, nbytes, version, env) for p in parameters), 1
+    return max(symmetric_time(system, machine, p, own.choice, collective, nbytes) for p in parameters), 1
 
 
 def symmetric_time(
@@ -170,19 +190,47 @@ def _with_messages(
     return (by_messages, MESSAGES) if by_messages < rate else (rate, limit)
 
 
-def copy_time(system: System, machine: Machine, parameters: Parameters, nbytes: int) -> Timed:
-    """Of copies by copy engines, between two meetings of all GPUs; no thread block is used.
+def copy_time(
+    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int, calls: int
+) -> Timed:
+    """Of copies by copy engines, between two meetings of all GPUs, in so many `calls`; no thread block is used.
 
     A GPU's copies go over its links one after the other or side by side, at the links' rate. An all_to_all of
-    `nbytes` sends so much from every GPU; a gather or scatter is bound by its root.
+    `nbytes` sends so much from every GPU; a gather or scatter is bound by its root. Over nodes a proxy puts blocks at
+    their places meanwhile; what has arrived of an all_gather is copied on in the node.
     """
-    n = system.ranks
+    n, local = system.ranks, system.ranks_per_node
     hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
-    link, name = _link(machine, parameters, n)
-    transfer = nbytes * (n - 1) / n / link
-    return _COPY_CALLS * _START_S + 3 * hop + transfer, transfer, name
+    start = calls * _START_S + 3 * hop
+    if system.nodes == 1:
+        link, name = _link(machine, parameters, n)
+        transfer = nbytes * (n - 1) / n / link
+        return start + transfer, transfer, name
+    block = -(-nbytes // n)
+    across = float(parameters.network.ring_hop.of("LL"))
+    net, limit = _with_messages(*_net(machine, parameters, local), min(block, _COPIED), machine, parameters, local)
+    link, name = _link(machine, parameters, local) if local > 1 else (inf, "NVLink")
+    gathers = collective == "all_gather"
+    put = block * (system.nodes - 1) * (1 if gathers else local) / net
+    inside = block * (local - 1) * (system.nodes if gathers else 1) / link
+    last = min(block, _COPIED) * (local - 1) / link if gathers else 0.0
+    transfer, name = max((put, limit), (inside, name))
+    return start + 2 * across + max(put + last, inside), transfer, name  # all meet along the rails first
 
 
-def copy_launch_s(launch: float) -> float:
-    """Seconds that the host needs for such a call, by those of an ordinary one."""
-    return _COPY_CALLS * launch
+_COPIED = 64 << 20
+"""Most bytes of a put and of the copies that follow it (HIER_COLL_MAX_CHUNK_SIZE)."""
+
+
+def copy_calls(system: System, collective: str, nbytes: int) -> int:
+    """What the host puts on the stream: to meet, to copy, to meet.
+
+    Over nodes a barrier along the rails, the start of the puts, a wait for them and one for their end come on top; an
+    all_gather waits for each put, and copies it on (ncclHierCeAllGather, ncclHierCeAlltoAll).
+    """
+    if system.nodes == 1:
+        return _COPY_CALLS
+    if collective != "all_gather":
+        return _COPY_CALLS + 4
+    pieces = -(-max(1, nbytes // system.ranks) // _COPIED)
+    return _COPY_CALLS + 3 + 2 * (system.nodes - 1) * pieces

@@ -19,7 +19,7 @@ from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import Kernel, kernels
 from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import cost_over_nodes, passes
-from commsim.nccl.symmetric_time import symmetric_time, time_over_nodes
+from commsim.nccl.symmetric_time import copy_calls, symmetric_time, time_over_nodes
 from commsim.nccl.version import Version, parse_version
 from commsim.topology.presets import load_preset
 
@@ -140,3 +140,32 @@ def test_transfers_are_those_of_the_engine(kernel: Kernel) -> None:
         _, transfer, _ = symmetric_time(*where, choice, kernel.collective, nbytes)
     share = efficiency.nvls if kernel.reduces and not kernel.over_nodes else efficiency.nvlink_switch
     assert transfer * share == pytest.approx(engine, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "collective", "copied"),
+    [
+        (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "all_gather", True),
+        (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "all_to_all", True),
+        (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "gather", False),
+        (NEW, {"NCCL_CTA_POLICY": "ZERO", "NCCL_NUM_RMA_CTX": "0"}, "all_to_all", False),
+        (NEW, {}, "all_to_all", False),
+        ((2, 30, 4), {"NCCL_CTA_POLICY": "ZERO"}, "all_to_all", False),
+    ],
+)
+def test_copy_engines_over_nodes_by_policy(
+    version: Version, env: dict[str, str], collective: str, copied: bool
+) -> None:  # fmt: skip
+    got = of(options=Options(version, env, registered="window"), nodes=4).predict(collective, 256 * MIB)
+    assert (got.algorithm == "copy_engine") == copied
+    if copied:
+        least = lower_bound_s(collective, 256 * MIB, of(nodes=4).topology, in_network=True).seconds
+        assert least <= got.kernel_s <= 1.6 * least
+
+
+def test_a_gather_over_nodes_waits_for_every_put_and_copies_it_on() -> None:
+    """Two of 64 MiB each from three nodes: a barrier along the rails, one in the node, puts, own copy, twelve, two."""
+    system = of(nodes=4).system
+    assert copy_calls(system, "all_gather", 32 * 128 * MIB) == 3 + 3 + 2 * 3 * 2
+    assert copy_calls(system, "all_to_all", 32 * 128 * MIB) == 7
+    assert copy_calls(of(nodes=1).system, "all_gather", 1 << 30) == 3
