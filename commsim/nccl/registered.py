@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from commsim.collectives.semantics import DIVIDED, ITEM_BYTES, RING_PASSES
+from commsim.collectives.semantics import DIVIDED, ITEM_BYTES, RING_PASSES, ROOTED
 from commsim.nccl.channels import shrink
 from commsim.nccl.environment import whole
 from commsim.nccl.operation import Operation, passed_over
@@ -114,7 +114,7 @@ class Registration:
 
     def _copied_over_nodes(self, collective: str) -> bool:
         """Whether copy engines and a proxy do a call over nodes (ncclHierCeAvailable)."""
-        if collective not in ("all_gather", "all_to_all") or self.version < _COPIES_OVER_NODES:
+        if collective not in _COPIED - ROOTED or self.version < _COPIES_OVER_NODES:
             return False
         contexts = whole(self.env, "NCCL_NUM_RMA_CTX")
         return self.domain.peers and not self.domain.no_gin and contexts != 0 and not unsupported(self.env)

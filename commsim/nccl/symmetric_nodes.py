@@ -18,6 +18,7 @@ from commsim.nccl.symmetric import MOST_BLOCKS, Kernel
 from commsim.nccl.system import System
 from commsim.nccl.tuner_tables import hop_latency
 from commsim.nccl.version import Version, newest
+from commsim.units import GIB, GIGA
 
 RING_PIECE = 1 << 20
 """Bytes of a put of the all_gather (ncclSymkAllGather_RailRing_ChunkSize)."""
@@ -26,18 +27,18 @@ _PIECE: tuple[tuple[Version, int], ...] = (((2, 30, 7), 128 << 10),)
 _FIRST_PIECE = 64 << 10
 """Bytes of a put of the reduce_scatter, which NCCL_SYM_RS_GIN_CHUNK_SIZE may change from 2.30.7 on."""
 
-_LSA = (360.0e9, 720.0e9)
+_LSA = (360.0 * GIGA, 720.0 * GIGA)
 """Bytes/s of NVLink in NCCL's model, before Blackwell and from it on (nvlinkBws)."""
 
 _Blocks = dict[tuple[bool, bool], float]
-_FIRST_BLOCK: _Blocks = {(False, False): 14.5e9, (True, False): 9.85e9, (False, True): 5.0e9, (True, True): 2.25e9}
+_FIRST_BLOCK: _Blocks = {(False, False): 14.5, (True, False): 9.85, (False, True): 5.0, (True, True): 2.25}
 _BLOCK: tuple[tuple[Version, _Blocks], ...] = (
-    ((2, 30, 7), {(False, False): 13.7e9, (True, False): 4.22e9, (False, True): 26.6e9, (True, True): 8.44e9}),
+    ((2, 30, 7), {(False, False): 13.7, (True, False): 4.22, (False, True): 26.6, (True, True): 8.44}),
 )
-"""Bytes/s that a thread block of the reduce_scatter takes in, by NVIDIA's own trials: (switch adds, Blackwell)."""
+"""GB/s that a thread block of the reduce_scatter takes in, by NVIDIA's own trials: (switch adds, Blackwell)."""
 
 
-class Passes(NamedTuple):
+class Crossings(NamedTuple):
     """How often a byte of a rank's block passes the thread blocks, NVLink and the network (getBusMul)."""
 
     blocks: int
@@ -45,18 +46,18 @@ class Passes(NamedTuple):
     across: int
 
 
-def passes(system: System, switched: bool) -> Passes:
+def passes(system: System, switched: bool) -> Crossings:
     """Of a reduce_scatter, where the switch adds in a node or the thread blocks do."""
     local, nodes = system.ranks_per_node, system.nodes
     loads = 1 if switched else local
     first = 0 if local == 1 else loads * (nodes - 1)
     inside = max((local if switched else local - 1) * nodes, (local - 1) * nodes)
-    return Passes(first + loads + nodes - 1, inside, nodes - 1)
+    return Crossings(first + loads + nodes - 1, inside, nodes - 1)
 
 
 def block_rate(system: System, switched: bool, version: Version) -> float:
     """Bytes/s that a thread block of the reduce_scatter takes in."""
-    return newest(version, _BLOCK, _FIRST_BLOCK)[switched, system.sm >= 100]
+    return GIGA * newest(version, _BLOCK, _FIRST_BLOCK)[switched, system.sm >= 100]
 
 
 def _enough_blocks(system: System, switched: bool, version: Version, net: float) -> int:
@@ -103,4 +104,4 @@ def put_bytes(version: Version, env: Mapping[str, str]) -> int:
     asked = whole(env, "NCCL_SYM_RS_GIN_CHUNK_SIZE") or 0
     if asked <= 0 or usual == _FIRST_PIECE:
         return usual
-    return 1 << (max(128, min(1 << 30, asked)).bit_length() - 1)
+    return 1 << (max(128, min(int(GIB), asked)).bit_length() - 1)
