@@ -204,3 +204,13 @@ def test_a_tuning_of_an_older_release_has_the_kernels_of_that(tmp_path: Path) ->
         (4 * MIB, "lamport.two_shot"),  # 2.625 MiB is the last of one shot
     ]
     assert not [s for s in eight.best["flashinfer"] if s.kernel.startswith("multicast")]
+
+
+def test_beyond_tensorrt_llm_s_sizes_its_kernels_count_only_where_the_rules_take_them(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT.format(topology="{preset: hgx-h100, gpus_per_node: 2}", more=""))
+    (two,) = kernel_tuning(load_scenarios(path)[0])
+    assert max(s.low for s in two.best["flashinfer"] if s.kernel.startswith("lamport")) < 16_000_000
+    assert {s.kernel for s in two.best["flashinfer"] if s.low > 16_000_000} == {"nccl"}
+    (old,) = kernel_tuning(load_scenarios(path, ["library.version=0.5.3"])[0])
+    assert [s.low for s in old.shipped["flashinfer"]] == [SIZES[0], 256 * MIB]  # 128 MiB is the last of one shot
