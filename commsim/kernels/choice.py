@@ -5,14 +5,14 @@ What they fall back to is NCCL; `KernelChoice.why` says why. Sizes are bytes of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from commsim.kernels.device import KernelDevice
 
-Framework = Literal["vllm", "sglang", "tensorrt_llm"]
-FRAMEWORKS: tuple[Framework, ...] = ("vllm", "sglang", "tensorrt_llm")
+Framework = Literal["vllm", "sglang", "tensorrt_llm", "flashinfer"]
+FRAMEWORKS: tuple[Framework, ...] = ("vllm", "sglang", "tensorrt_llm", "flashinfer")
 Release = tuple[int, int, int]
 
 KIB, MIB = 1024, 1024 * 1024
@@ -24,12 +24,19 @@ MEASURED_RELEASES: Mapping[Framework, tuple[Release, Release]] = {
 }
 """The oldest and the newest that rows are of (validation/kernels/custom_all_reduce.csv)."""
 
+RULE_RELEASES: Mapping[Framework, tuple[Release, Release]] = {
+    **MEASURED_RELEASES,
+    "flashinfer": ((0, 4, 0), (0, 6, 17)),
+}
+"""The oldest and the newest whose rules are here; no rows are of FlashInfer, whose rules were read in its sources."""
+
 MEASURED_RANKS = (2, 4, 8)
 """Numbers of GPUs that rows are of, all of one host."""
 
 DTYPES = ("bfloat16", "float16", "float32")
-"""Types that the kernels of all three are compiled for (vLLM and SGLang to 0.5.10, `custom_all_reduce.cu`; SGLang from
-0.5.12, `type.cuh`, which packs no others; TensorRT-LLM, `allReduceFusionKernels.cu`, allreduce_fusion_op)."""
+"""Types that the kernels of all are compiled for (vLLM and SGLang to 0.5.10, `custom_all_reduce.cu`; SGLang from
+0.5.12, `type.cuh`, which packs no others; TensorRT-LLM, `allReduceFusionKernels.cu`, allreduce_fusion_op; FlashInfer,
+`csrc/trtllm_allreduce_fusion.cu` and `csrc/trtllm_mnnvl_allreduce.cu`)."""
 
 NEVER, ALWAYS = 0, 1 << 62
 
@@ -69,9 +76,12 @@ def choose(call: KernelCall) -> KernelChoice:
         return KernelChoice("nccl", "its size is no multiple of 16 B")
     if call.dtype not in DTYPES:
         return KernelChoice("nccl", f"its kernels are for {', '.join(DTYPES[:-1])} and {DTYPES[-1]}, not {call.dtype}")
-    if call.framework == "vllm":
-        return _vllm(call)
-    return _sglang(call) if call.framework == "sglang" else _tensorrt_llm(call)
+    return RULES[call.framework](call)
+
+
+def by_tokens(framework: Framework, release: Release) -> bool:
+    """Whether the rules count tokens, which are taken as of `HIDDEN` elements."""
+    return framework == "tensorrt_llm" or (framework == "flashinfer" and release < BY_BYTES_SINCE)
 
 
 # -- vLLM ---------------------------------
@@ -143,6 +153,11 @@ def _off_host(call: KernelCall) -> str:
     )
 
 
+def _off_domain(call: KernelCall) -> str:
+    domain = call.device.domain
+    return "" if call.ranks <= domain else f"NVLink joins {domain} GPUs, not {call.ranks}"
+
+
 def _most(nbytes: int) -> str:
     """In the largest unit that divides it, else bytes."""
     return next(
@@ -189,7 +204,7 @@ def _sglang(call: KernelCall) -> KernelChoice:
 
 LAMPORT_RANKS = (2, 4, 8)
 HIDDEN = 4096
-"""Elements of a token that TensorRT-LLM's rules are taken for: they count tokens."""
+"""Elements of a token that rules are taken for that count tokens (of TensorRT-LLM, and of FlashInfer to 0.4)."""
 
 TABLE_UNTIL: Release = (1, 3, 0)
 TWO_SHOT_FROM = {90: {2: ALWAYS, 4: 2 * MIB, 8: 512 * KIB}, 100: {2: ALWAYS, 4: 4 * MIB, 8: 2 * MIB}}
@@ -212,8 +227,8 @@ ACROSS_ONE_SHOT = 512 * KIB
 
 def _tensorrt_llm(call: KernelCall) -> KernelChoice:
     ranks, nbytes = call.ranks, call.nbytes
-    if ranks > call.device.domain:
-        return KernelChoice("nccl", f"NVLink joins {call.device.domain} GPUs, not {ranks}")
+    if fault := _off_domain(call):
+        return KernelChoice("nccl", fault)
     if ranks > call.device.tray:
         if not call.multicast:
             return KernelChoice("nccl", "its kernels over multi-node NVLink multicast, which this machine does not")
@@ -226,3 +241,89 @@ def _tensorrt_llm(call: KernelCall) -> KernelChoice:
     by = TWO_SHOT_FROM if call.release >= TABLE_UNTIL else TABLE_TWO_SHOT_FROM
     two = nbytes >= by[100 if call.device.capability >= 100 else 90][ranks]
     return KernelChoice("lamport.two_shot" if two else "lamport.one_shot")
+
+
+# -- FlashInfer ---------------------------------
+
+AUTO_SINCE: Release = (0, 6, 0)
+"""FlashInfer chooses between its kernels that multicast and those of TensorRT-LLM over IPC memory (`comm/allreduce.py`,
+create_allreduce_fusion_workspace with the backend "auto"); before, its callers name the latter."""
+
+PROBE_SINCE: Release = (0, 6, 16)
+"""It takes those that multicast where all ranks can (all_ranks_support_mnnvl); before, everywhere."""
+
+FLASHINFER_CAPABILITY = 90
+"""The kernels over IPC memory are compiled for Hopper and later (`jit/comm.py`, gen_trtllm_comm_module); others do not
+multicast."""
+
+MULTICAST_RANKS = (2, 4, 8, 16, 32, 64)
+"""Ranks that the kernels that multicast are compiled for (`trtllm_mnnvl_allreduce.cuh`)."""
+
+MULTICAST_ONE_SHOT = 1 * MIB
+"""Bytes times ranks up to which one shot multicasts (`comm/trtllm_mnnvl_ar.py`, MNNVL_ONE_SHOT_THRESHOLD)."""
+
+MULTICAST_BUFFER = 2**32 - 1
+"""Bytes of a buffer, of which two shots need twice the message, its tokens rounded up to one more for each rank
+(MNNVLAllReduceFusionWorkspace)."""
+
+IPC_ONE_SHOT = {2: 512 * MIB, 4: 64 * MIB, 8: 42 * MIB}
+"""Bytes times ranks times two up to which one shot is taken over IPC memory (`comm/trtllm_ar.py`,
+_use_oneshot_heuristics, tuned on B200); compiled for 16 ranks, too, of which the rule knows nothing."""
+
+IPC_ONE_SHOT_TOKENS = 128
+BY_BYTES_SINCE: Release = (0, 5, 0)
+"""Before, one shot is taken up to so many tokens."""
+
+IPC_ELEMENTS = 2**31 - 1
+"""Elements that a call may have (`trtllm_allreduce_fusion.cuh` counts them in an int)."""
+
+
+def _flashinfer(call: KernelCall) -> KernelChoice:
+    """What its callers run where it has no kernel is taken to be NCCL: it has no way back itself."""
+    if call.device.capability < FLASHINFER_CAPABILITY:
+        return KernelChoice("nccl", f"its kernels are compiled for Hopper and later, not for {call.device.name}")
+    if call.release >= AUTO_SINCE and (call.multicast or call.release < PROBE_SINCE):
+        return _flashinfer_multicast(call)
+    return _flashinfer_ipc(call)
+
+
+def _flashinfer_multicast(call: KernelCall) -> KernelChoice:
+    ranks, nbytes = call.ranks, call.nbytes
+    if not call.multicast:
+        return KernelChoice("nccl", "before 0.6.16 it takes kernels that multicast, which this machine does not")
+    if fault := _off_domain(call) or peer_ranks_fault(ranks, MULTICAST_RANKS):
+        return KernelChoice("nccl", fault)
+    if nbytes * ranks <= MULTICAST_ONE_SHOT:
+        return KernelChoice("multicast.one_shot")
+    most = MULTICAST_BUFFER // 2 // (ranks * _token_bytes(call)) * ranks * _token_bytes(call)
+    if nbytes > most:
+        return KernelChoice("nccl", f"above the {_most(most)} that its buffers may hold")
+    return KernelChoice("multicast.two_shot")
+
+
+def _flashinfer_ipc(call: KernelCall) -> KernelChoice:
+    ranks, nbytes = call.ranks, call.nbytes
+    if ranks > call.device.tray:
+        return KernelChoice(
+            "nccl", f"the ranks stand on several hosts ({call.device.tray} GPUs each), its memory on one"
+        )
+    if fault := peer_ranks_fault(ranks, LAMPORT_RANKS):
+        return KernelChoice("nccl", fault)
+    most = IPC_ELEMENTS * _token_bytes(call) // HIDDEN // 16 * 16
+    if nbytes > most:
+        return KernelChoice("nccl", f"above the {_most(most)} that its kernels can count")
+    by_bytes = call.release >= BY_BYTES_SINCE
+    one_shot = IPC_ONE_SHOT[ranks] // ranks // 2 if by_bytes else IPC_ONE_SHOT_TOKENS * _token_bytes(call)
+    return KernelChoice("lamport.one_shot" if nbytes <= one_shot else "lamport.two_shot")
+
+
+def _token_bytes(call: KernelCall) -> int:
+    return HIDDEN * (4 if call.dtype == "float32" else 2)
+
+
+RULES: Mapping[Framework, Callable[[KernelCall], KernelChoice]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "tensorrt_llm": _tensorrt_llm,
+    "flashinfer": _flashinfer,
+}

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from commsim.kernels.choice import MEASURED_RELEASES, PUSH_SINCE, Framework, KernelCall, Release
+from commsim.kernels.choice import MEASURED_RELEASES, PUSH_SINCE, RULE_RELEASES, Framework, KernelCall, Release
 from commsim.kernels.costs import KERNELS, Costs, copies, joined, seconds
 from commsim.training.compute import Values
 from commsim.training.parameters import Parameter, parameters
@@ -47,8 +47,9 @@ def kernel_costs(call: KernelCall, kernel: str, *, cuda_graph: bool, copied: int
 
 
 def host_name(call: KernelCall) -> str:
-    """The parameter of the seconds that a call takes the host from Python."""
-    return "host.push" if call.framework == "sglang" and call.release >= PUSH_SINCE else "host.call"
+    """The parameter of the seconds that a call takes the host from Python; FlashInfer hands over by DLPack, too."""
+    by_dlpack = call.framework == "flashinfer" or (call.framework == "sglang" and call.release >= PUSH_SINCE)
+    return "host.push" if by_dlpack else "host.call"
 
 
 def host_seconds(call: KernelCall, v: Values) -> float:
@@ -82,16 +83,25 @@ def kernel_time(
     return KernelTime(kernel_s + host_s if single else max(kernel_s, host_s), kernel_s, host_s)
 
 
-def beyond_measured(framework: Framework, release: Release) -> str:
-    """Where a release is none of those measured, a sentence that says so; else empty."""
-    first, last = MEASURED_RELEASES[framework]
+def beyond_rules(framework: Framework, release: Release) -> str:
+    """Where a release is none of those whose rules are known, a sentence that says so; else empty."""
+    first, last = RULE_RELEASES[framework]
     if first <= release <= last:
         return ""
     text = ".".join(map(str, release))
     known = " to ".join(".".join(map(str, end)) for end in (first, last))
     nearest = "older" if release < first else "newer"
+    how = "measured" if framework in MEASURED_RELEASES else "whose sources were read"
     others = [name for name, (low, high) in MEASURED_RELEASES.items() if low <= release <= high]
     of = f"; {' and '.join(others)} has such a release" if others else ""
+    return f"{framework} {text} is {nearest} than the releases {how} ({known}): the rules of the nearest are taken{of}"
+
+
+def unfitted(framework: Framework) -> str:
+    """Where no row is of a framework's kernels, a sentence that says whose parameters they take; else empty."""
+    if framework in MEASURED_RELEASES:
+        return ""
     return (
-        f"{framework} {text} is {nearest} than the releases measured ({known}): the rules of the nearest are taken{of}"
+        f"kernels of {framework} are outside what was measured: their times are by the parameters of TensorRT-LLM's "
+        "kernels, from which they came"
     )

@@ -15,9 +15,19 @@ import numpy as np
 
 from commsim.bounds import lower_bound_s
 from commsim.errors import CommsimError, InfeasibleError, ScenarioError
-from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, PUSH_SINCE, Framework, KernelCall, Release, choose
+from commsim.kernels.choice import (
+    AUTO_SINCE,
+    FRAMEWORKS,
+    PUSH_SINCE,
+    RULE_RELEASES,
+    WORKSPACE,
+    Framework,
+    KernelCall,
+    Release,
+    choose,
+)
 from commsim.kernels.device import KernelDevice
-from commsim.kernels.predict import beyond_measured, kernel_time
+from commsim.kernels.predict import beyond_rules, kernel_time, unfitted
 from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.version import Version, format_version, parse_version
@@ -37,6 +47,7 @@ OF_FRAMEWORK: dict[Framework, tuple[str, ...]] = {
     "vllm": ("peer.one_shot", "peer.two_shot", "symmetric.two_shot", "symmetric.multimem"),
     "sglang": ("push.one_shot", "pull.one_shot", "pull.two_shot"),
     "tensorrt_llm": ("lamport.one_shot", "lamport.two_shot"),
+    "flashinfer": ("lamport.one_shot", "lamport.two_shot", "multicast.one_shot", "multicast.two_shot"),
 }
 """What may run on one host in the newest release."""
 
@@ -80,7 +91,7 @@ def contest_of(scenario: Scenario) -> KernelContest:
     library, document = scenario.library, scenario.document
     reduces = [work for work in scenario.collectives if work.collective == KERNELS_REDUCE]
     named = [work.dtype for work in reduces if "dtype" in work.model_fields_set]
-    dtype, releases = named[0] if named else SERVED_DTYPE, {name: MEASURED_RELEASES[name][1] for name in FRAMEWORKS}
+    dtype, releases = named[0] if named else SERVED_DTYPE, {name: RULE_RELEASES[name][1] for name in FRAMEWORKS}
     version, env = parse_version(NCCL_BESIDE), dict[str, str]()
     candidates: tuple[str, ...] = ("nccl",)
     idle = {
@@ -109,7 +120,7 @@ def contest_of(scenario: Scenario) -> KernelContest:
     elif library.framework is not None:
         if "version" in library.model_fields_set:
             releases[library.framework] = parse_version(library.version)
-        notes += filter(None, [beyond_measured(library.framework, releases[library.framework])])
+        notes += filter(None, [beyond_rules(library.framework, releases[library.framework])])
     else:
         notes.append(f"library {library.name} has no effect on --kernels: NCCL {NCCL_BESIDE} is compared")
     options = Options(version, env, launch=library.launch_mode, operation=Operation(dtype, "sum"))
@@ -198,7 +209,7 @@ def _of_count(contest: KernelContest, topology: Topology, device: KernelDevice) 
         for framework in FRAMEWORKS:
             one = replace(call, framework=framework, release=contest.releases[framework], nbytes=size)
             chosen = "nccl" if fault else choose(one).kernel
-            times = {} if chosen == "nccl" else _times(one, contest.cuda_graph, bound)
+            times = {} if chosen == "nccl" else _times(one, chosen, contest.cuda_graph, bound)
             own = {KernelStretch(size, "", "nccl"): by_nccl["nccl"], **times}
             now = KernelStretch(size, "" if chosen == "nccl" else framework, chosen)
             quickest = min(own, key=lambda stretch: own[stretch])
@@ -215,6 +226,8 @@ def _of_count(contest: KernelContest, topology: Topology, device: KernelDevice) 
         for text in model.warnings
     ]
     alone = [f"{ranks} GPUs: no kernel of a framework runs: {fault}"] if fault else unmeasured(topology, device)
+    run = [name for name, of in shipped.items() if any(stretch.framework for stretch in of)]
+    alone += filter(None, map(unfitted, run))
     return KernelTuning(
         topology.name,
         contest,
@@ -236,14 +249,21 @@ def _nccl_seconds(contest: KernelContest, model: Predictor, call: KernelCall) ->
     return max(row.time_s, kernel_time(call, "nccl", cuda_graph=False, nccl_s=row.kernel_s).time_s)
 
 
-def _times(call: KernelCall, cuda_graph: bool, bound: float) -> dict[KernelStretch, float]:
-    """Seconds of the framework's kernels at a size that it ships memory for, none below the lower bound."""
+def _times(call: KernelCall, chosen: str, cuda_graph: bool, bound: float) -> dict[KernelStretch, float]:
+    """Seconds of the framework's kernels at a size that it ships memory for, none below the lower bound.
+
+    TensorRT-LLM's kernels count beyond the sizes that it has them for only where FlashInfer's rules take them.
+    """
     before = call.framework == "sglang" and call.release < PUSH_SINCE
     symmetric = call.multicast and call.device.capability >= 90 and call.dtype == "bfloat16"
+    multicast = call.multicast and call.release >= AUTO_SINCE
+    small = call.nbytes <= WORKSPACE.get(call.ranks, 0)
     kernels = [
         kernel
         for kernel in (BEFORE_PUSH if before else OF_FRAMEWORK[call.framework])
         if symmetric or not kernel.startswith("symmetric")
+        if multicast or not kernel.startswith("multicast")
+        if small or kernel == chosen or not kernel.startswith("lamport")
         if call.ranks > 2 or kernel not in ("peer.two_shot", "symmetric.multimem")
     ]
     return {

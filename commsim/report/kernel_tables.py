@@ -27,11 +27,11 @@ def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
         *(f"# note: {text}" for text in notes_of(tunings)),
     ]
     for t in tunings:
-        lines.append(f"# {t.ranks} GPUs   {'from':>9}  {'quickest':<28} {'takes':>9}  {'NCCL':>9}")
+        lines.append(f"# {t.ranks} GPUs   {'from':>9}  {'quickest':<29} {'takes':>9}  {'NCCL':>9}")
         for stretch in t.winners:
             of = {name: format_time(float(f"{s:.3g}")) for name, s in t.seconds[stretch.low].items()}
             lines.append(
-                f"           {format_bytes(stretch.low):>9}  {stretch.name:<28} {of['winner']:>9}  {of['nccl']:>9}"
+                f"           {format_bytes(stretch.low):>9}  {stretch.name:<29} {of['winner']:>9}  {of['nccl']:>9}"
             )
         for name in FRAMEWORKS:
             lost = f"{100.0 * t.lost[name]:.1f} % lost on average"

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from commsim.errors import CommsimError
-from commsim.kernels.choice import MEASURED_RANKS, MEASURED_RELEASES, KernelCall, KernelChoice, choose
+from commsim.kernels.choice import (
+    HIDDEN,
+    MEASURED_RANKS,
+    MEASURED_RELEASES,
+    RULE_RELEASES,
+    KernelCall,
+    KernelChoice,
+    by_tokens,
+    choose,
+)
 from commsim.kernels.costs import LATENCIES, wait_seconds
 from commsim.kernels.device import KernelDevice, kernel_device
-from commsim.kernels.predict import beyond_measured, kernel_costs, kernel_time, kernel_values
+from commsim.kernels.predict import beyond_rules, kernel_costs, kernel_time, kernel_values, unfitted
 from commsim.nccl.version import parse_version
 from commsim.scenario.item import Row
 from commsim.scenario.rows import Pace, RowPredictor
@@ -96,22 +105,27 @@ class KernelRows(RowPredictor):
         library = scenario.library
         assert library.framework is not None  # the scenario is refused without one
         self.framework, self.cuda_graph = library.framework, library.cuda_graph is not False
-        newest = MEASURED_RELEASES[self.framework][1]
+        newest = RULE_RELEASES[self.framework][1]
         self.release = parse_version(library.version) if "version" in library.model_fields_set else newest
         self.single = scenario.mode == "single"
         self.values, self.multicast = kernel_values(), switches
         self.never = self._never()
         self.device = None if self.never else self._device(scenario)
+        self.fitted = self.framework in MEASURED_RELEASES
         self.notes = [] if self.device is None else unmeasured(topology, self.device)
+        self.notes += [] if self.fitted else [unfitted(self.framework)]
         if self.single and self.cuda_graph:
             self.notes.append(
                 "mode single has no effect on kernels in a CUDA graph: launches are part of what they cost"
             )
-        self.provenance = f"kernels of {self.framework} {'.'.join(map(str, self.release))}, fitted to rows of silicon"
-        if text := beyond_measured(self.framework, self.release):
+        of = "" if self.fitted else " of tensorrt_llm"
+        self.provenance = (
+            f"kernels of {self.framework} {'.'.join(map(str, self.release))}, fitted to rows of silicon{of}"
+        )
+        if text := beyond_rules(self.framework, self.release):
             self.warnings.append(text)
-        if self.framework == "tensorrt_llm" and not self.never:
-            self.warnings.append("tensorrt_llm chooses by tokens: they are taken as of 4096 elements")
+        if by_tokens(self.framework, self.release) and not self.never:
+            self.warnings.append(f"{self.framework} chooses by tokens: they are taken as of {HIDDEN} elements")
 
     def _never(self) -> str:
         """Why the framework does not take its kernels on this machine or for this item at all; empty where it may."""
@@ -169,10 +183,11 @@ class KernelRows(RowPredictor):
             row = self.row(size, bound)
         by = "latency" if waits > 0.5 * time.kernel_s else "NVLink"
         low, high = (row.time_s * v[f"band.{end}"] for end in ("low", "high"))
+        banded = self.fitted and not self.single
         return replace(
             row,
-            low_s=None if self.single else max(low, min(bound, row.time_s)),
-            high_s=None if self.single else high,
+            low_s=max(low, min(bound, row.time_s)) if banded else None,
+            high_s=high if banded else None,
             kernel_s=max(time.kernel_s, bound),
             launch_s=time.launch_s,
             algorithm=choice.algorithm,

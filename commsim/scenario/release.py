@@ -1,4 +1,4 @@
-"""The `version` and `framework` of a scenario's library: whose release it is, and what it may look like."""
+"""The `version` of a scenario's library: whose release it is, and what it may look like."""
 
 from __future__ import annotations
 
@@ -37,28 +37,18 @@ def version_of(value: Any, library: str | None, framework: Framework | None) -> 
     return text if text.count(".") == 2 else f"{text}.0"
 
 
-def _measured(framework: Framework) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    from commsim.kernels.choice import MEASURED_RELEASES
+def _known(framework: Framework) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    from commsim.kernels.choice import RULE_RELEASES
 
-    return MEASURED_RELEASES[framework]
+    return RULE_RELEASES[framework]
 
 
 def _example(framework: Framework | None) -> str:
-    return "" if framework is None else f", such as {'.'.join(map(str, _measured(framework)[1]))}"
+    return "" if framework is None else f", such as {'.'.join(map(str, _known(framework)[1]))}"
 
 
 def _one_reading(text: str, framework: Framework) -> bool:
-    """Whether a number without its last zeros is one release: by two digits, or by what was measured."""
+    """Whether a number without its last zeros is one release: by two digits, or by those that are known."""
     major, minor = text.split(".")
-    first, last = _measured(framework)
+    first, last = _known(framework)
     return len(minor) > 1 or first[:2] <= (int(major), int(minor)) <= last[:2]
-
-
-def framework_of(value: Any) -> Any:
-    """Frameworks that have rules; flashinfer's kernels are others'."""
-    if value == "flashinfer":
-        raise ValueError(
-            "found flashinfer, which ships kernels of others and no rule from which size which runs; expected "
-            "tensorrt_llm, whose one and two shots it has, or vllm"
-        )
-    return value

@@ -54,7 +54,7 @@ def _known_numbers(numbers: dict[str, str]) -> dict[str, str]:
 KnownNumbers = Annotated[dict[str, str], AfterValidator(_known_numbers)]
 
 
-Framework = Literal["vllm", "sglang", "tensorrt_llm"]
+Framework = Literal["vllm", "sglang", "tensorrt_llm", "flashinfer"]
 """Those of `commsim.kernels.choice`, which few scenarios need."""
 
 _NCCL_RELEASE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){2}", re.ASCII)
@@ -68,12 +68,6 @@ def _version(value: Any, info: ValidationInfo) -> Any:
     return version_of(value, info.data.get("name"), info.data.get("framework"))
 
 
-def _framework(value: Any) -> Any:
-    from commsim.scenario.release import framework_of
-
-    return framework_of(value)
-
-
 class LibrarySetup(ChoosesByEnv):
     """Who runs the collective: NCCL, gloo or a framework's kernels, which choose themselves, or a raw schedule."""
 
@@ -84,11 +78,9 @@ class LibrarySetup(ChoosesByEnv):
             "`synthesized` at the limit of the links, or `none` for raw schedules; the name alone may stand for it"
         ),
     )
-    framework: Annotated[Framework, BeforeValidator(_framework, json_schema_input_type=Framework)] | None = Field(
+    framework: Framework | None = Field(
         default=None,
-        description=(
-            "with custom_all_reduce: whose kernels and rules; without `version` its newest release that was measured"
-        ),
+        description="with custom_all_reduce: whose kernels and rules; without `version` its newest release known here",
     )
     version: Annotated[str, BeforeValidator(_version, json_schema_input_type=str | float)] = Field(
         default=format_version(ASSUMED),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from commsim.errors import ScenarioError
-from commsim.kernels.choice import FRAMEWORKS, MEASURED_RELEASES, Framework, KernelCall, choose
+from commsim.kernels.choice import FRAMEWORKS, RULE_RELEASES, Framework, KernelCall, choose
 from commsim.kernels.costs import KERNELS
 from commsim.kernels.device import kernel_device
 from commsim.scenario import setting
@@ -64,7 +64,7 @@ def test_vllm_needs_multicast_and_bfloat16_for_symmetric_memory() -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float64", "float8_e4m3"])
 def test_types_that_no_kernel_is_compiled_for_are_nccl_s(framework: Framework, dtype: str) -> None:
-    call = KernelCall(framework, MEASURED_RELEASES[framework][1], kernel_device(accelerator("H100")), 8, 4096)
+    call = KernelCall(framework, RULE_RELEASES[framework][1], kernel_device(accelerator("H100")), 8, 4096)
     assert all(choose(replace(call, dtype=of)).kernel != "nccl" for of in ("bfloat16", "float16", "float32"))
     choice = choose(replace(call, dtype=dtype))
     assert choice.kernel == "nccl"
@@ -132,7 +132,7 @@ def test_every_kernel_that_a_rule_names_has_costs() -> None:
     taken = {
         kernel(framework, ".".join(map(str, release)), gpu, ranks, nbytes)
         for framework in FRAMEWORKS
-        for release in MEASURED_RELEASES[framework]
+        for release in RULE_RELEASES[framework]
         for gpu in ("A100", "H100", "B200", "GB200")
         for ranks in (2, 4, 8)
         for nbytes in sizes

@@ -108,8 +108,8 @@ def test_tensorrt_llm_has_kernels_over_trays_of_a_rack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("library", "topology", "more", "expected"),
     [
-        ("", "{preset: hgx-h100}", "", "found no framework .* vllm or sglang or tensorrt_llm"),
-        (", framework: flashinfer", "{preset: hgx-h100}", "", "flashinfer, which ships kernels of others"),
+        ("", "{preset: hgx-h100}", "", "found no framework .* vllm or sglang or tensorrt_llm or flashinfer"),
+        (", framework: lmdeploy", "{preset: hgx-h100}", "", "framework"),
         (", framework: vllm, env: {NCCL_ALGO: Ring}", "{preset: hgx-h100}", "", "found env with library custom_all"),
         (", framework: vllm", "{preset: rtx4090, gpus_per_node: 2}", "", "without NVLink two GPUs run"),
         (", framework: vllm", "{preset: dgx-2}", "", "volta"),
@@ -204,7 +204,9 @@ def test_another_framework_s_release_is_said_to_be_that(tmp_path: Path) -> None:
     assert text.endswith("vllm has such a release")
 
 
-@pytest.mark.parametrize(("framework", "dtype"), [("vllm", "int32"), ("sglang", "float64"), ("tensorrt_llm", "int8")])
+@pytest.mark.parametrize(
+    ("framework", "dtype"), [("vllm", "int32"), ("sglang", "float64"), ("tensorrt_llm", "int8"), ("flashinfer", "int8")]
+)
 def test_other_types_fall_back_to_nccl_with_the_reason(tmp_path: Path, framework: str, dtype: str) -> None:
     answered(tmp_path, library=f", framework: {framework}")
     path = tmp_path / "s.yaml"

@@ -10,7 +10,7 @@ import pytest
 from commsim.kernels.choice import KernelCall
 from commsim.kernels.costs import KERNELS, LATENCIES, PEER_WAVE, TWO_DIES, copies, joined, seconds, wait_seconds
 from commsim.kernels.device import KernelDevice, kernel_device
-from commsim.kernels.predict import beyond_measured, host_seconds, kernel_parameters, kernel_time, kernel_values
+from commsim.kernels.predict import beyond_rules, host_seconds, kernel_parameters, kernel_time, kernel_values
 from commsim.training.accelerator import accelerator
 
 MIB = 1024 * 1024
@@ -104,5 +104,5 @@ def test_slower_hosts_take_longer_to_call() -> None:
     ("release", "words"), [((0, 24, 0), ""), ((0, 9, 1), "0.9.1 is older"), ((0, 30, 0), "0.30.0 is newer")]
 )
 def test_releases_that_were_not_measured_are_said_to_be(release: tuple[int, int, int], words: str) -> None:
-    assert words in beyond_measured("vllm", release)
-    assert bool(words) == bool(beyond_measured("vllm", release))
+    assert words in beyond_rules("vllm", release)
+    assert bool(words) == bool(beyond_rules("vllm", release))

@@ -138,6 +138,21 @@ def test_frameworks_are_known_as_users_write_them(tmp_path: Path, name: str) -> 
     assert (row.call.framework, row.call.release) == ("tensorrt_llm", (1, 3, 0))
 
 
+GB300 = "FlashInfer,0.6.15,NVIDIA GB300,auto_graph,bfloat16"
+PUBLISHED = [(2, 33553408, 146.95), (4, 41939968, 209.26), (8, 33553408, 180.87), (16, 4193280, 36.92)]
+"""Ranks, elements and us of FlashInfer by its own choice, over trays from 8 ranks on (vLLM, pull request 53318)."""
+
+
+def test_published_rows_of_flashinfer_are_no_further_off_than_a_quarter(tmp_path: Path) -> None:
+    read = read_table(table(tmp_path, *(f"{GB300},{n},{of},{us / 1e3}" for n, of, us in PUBLISHED)))
+    assert not read.refused
+    assert {(row.call.framework, row.choice.kernel) for row in read.rows} == {("flashinfer", "multicast.two_shot")}
+    ratios = predicted(design(read.rows), kernel_values()) / np.array([row.seconds for row in read.rows])
+    assert np.all((ratios > 0.8) & (ratios < 1.25))
+    figures = document(score(tmp_path / "rows.csv"))
+    assert figures["by_framework"]["flashinfer"]["rows"] == 4
+
+
 def test_types_count_in_the_rules(tmp_path: Path) -> None:
     """4 MiB of vLLM on H100: torch's symmetric memory takes bfloat16 alone, the kernels no integers."""
     lines = [f"{H100}{4 * 2**20 // size},0.05".replace("bfloat16", name) for name, size in (("bf16", 2), ("half", 2))]

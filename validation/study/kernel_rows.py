@@ -29,7 +29,12 @@ NCCL_CURVES = VALIDATION / "silicon"
 
 COLUMNS = ("framework", "version", "device", "kernel_source", "allreduce_dtype", "num_gpus", "message_size", "latency")
 
-FRAMEWORKS: dict[str, Framework] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
+FRAMEWORKS: dict[str, Framework] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "tensorrt_llm",
+    "flashinfer": "flashinfer",
+}
 
 MACHINES = {
     "A100-SXM4-40GB": "dgx-a100",
