@@ -1,8 +1,8 @@
 """Broadcast and reduce: a pipelined chain of ranks, the ring that NCCL cuts open at the root (src/device/broadcast.h).
 
 A chunk of 512 KiB (Simple) or a warp's line (LL, LL128) follows another down the chain. In back-to-back runs the calls
-follow each other too, so that the fill is paid once and no GPU waits for a hop: what it takes in has come when it begins
-a call. A GPU alone in its node shows the hop of its NIC in every call. A call that somebody waits for pays all.
+follow each other too, so that the fill is paid once and no GPU waits for a hop: what it takes in is there when a call
+begins. A GPU alone in its node shows the hop of its NIC in every call. A call that somebody waits for pays all.
 
 Channels that visit the GPUs in different orders hold each other back: a GPU begins a call when all its channels have
 ended the one before, so one that is early in one order and late in another waits, and all behind it in the early one

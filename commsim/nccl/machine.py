@@ -31,6 +31,9 @@ Pair = tuple[int, int]
 
 GDR = "NCCL_NET_GDR_LEVEL"
 
+ONE_MEMORY_SM = (121,)
+"""Compute capabilities of GPUs that have the memory of their host and none of their own (GB10)."""
+
 VERBS = ("infiniband", "roce")
 """Networks that NCCL drives without a plugin."""
 
@@ -211,8 +214,8 @@ def _nic_path(topology: Topology, nics: int, *, staged: bool) -> tuple[tuple[str
     ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
     narrowest = _narrowest(topology)
     if staged:
-        narrowest[MEMORY] = narrowest.get("PCIe", inf)
-        narrowest["PCIe"] = min(narrowest[MEMORY], staged_rate(topology))
+        narrowest[MEMORY] = _host_port(topology)
+        narrowest["PCIe"] = min(narrowest.get("PCIe", inf), staged_rate(topology))
     path = [(kind, bw, ports if kind in ("PCIe", MEMORY) else nics) for kind, bw in sorted(narrowest.items())]
     # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
     if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
@@ -356,6 +359,17 @@ def staged_rate(topology: Topology) -> float:
             uses.update(chain.from_iterable(_shortest(graph, *pair) for pair in ends))
     pcie = (link for link in uses if topology.link_kind[link] == LinkKind.PCIE)
     return min((float(topology.link_bandwidth[link]) / uses[link] for link in pcie), default=inf)
+
+
+def _host_port(topology: Topology) -> float:
+    """Bytes/s of the narrowest PCIe link between the first GPU and its host; infinite where they share a memory."""
+    if topology.gpu.sm in ONE_MEMORY_SM:
+        return inf
+    graph = topology.to_networkx([0])
+    gpu = topology.vertex_name[topology.rank_vertex[0]]
+    way = _shortest(graph, gpu, _nearest_host(graph, gpu))
+    rates = (float(topology.link_bandwidth[link]) for link in way if topology.link_kind[link] == LinkKind.PCIE)
+    return min(rates, default=inf)
 
 
 def _nearest_host(graph: Any, gpu: str) -> str:
