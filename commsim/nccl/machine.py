@@ -130,7 +130,8 @@ def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
     lacks = topology.node_gdr is not None and not topology.node_gdr[0]
     near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
     level = PATHS.index("LOC") if lacks else path_level(env, GDR, "P2C")
-    if near > PATHS.index("P2C") and topology.network not in VERBS:  # a plugin's way through the host is its own
+    # A plugin's way through the host is its own, and a GPU that lost its NIC does not stand for all.
+    if near > PATHS.index("P2C") and not (topology.network in VERBS and _through_host(topology)):
         return False
     return level < near
 
