@@ -1,7 +1,8 @@
 """Broadcast and reduce: a pipelined chain of ranks, the ring that NCCL cuts open at the root (src/device/broadcast.h).
 
 A chunk of 512 KiB (Simple) or a warp's line (LL, LL128) follows another down the chain. In back-to-back runs the calls
-follow each other too, so that the fill is paid once; a call that somebody waits for pays it.
+follow each other too, so that the fill is paid once and no GPU waits for a hop: what it takes in is there when a call
+begins. A GPU alone in its node shows the hop of its NIC in every call. A call that somebody waits for pays all.
 
 Channels that visit the GPUs in different orders hold each other back: a GPU begins a call when all its channels have
 ended the one before, so one that is early in one order and late in another waits, and all behind it in the early one
@@ -24,11 +25,6 @@ from commsim.nccl.messages import message_turn, network_hop
 from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.protocols import MIN_SLICE_BYTES, STEPS, WARP
 
-BASE_NOT_IN_A_ROW = 0.25
-"""Part of a call's base that calls of LL and LL128 in a row do not take: a rank of a chain waits for no other to begin.
-Broadcasts of a few bytes take 5 us each of V100, 8 us of A100, less than launch and base of their all_reduce. Those of
-Simple do not show it (validation/evidence.md, "Broadcast and reduce")."""
-
 _CALLS = 24
 """Calls in a row after the half of which the time from one to the next is taken as that of all."""
 
@@ -37,7 +33,7 @@ _CALLS = 24
 class _Flow:
     """One channel of a chain in seconds: to the next rank inside and between nodes, and of its bytes."""
 
-    hop: float  # of the first hop, without bytes
+    hop: float  # of each call in a row: that of the NIC, without bytes, where a node has one GPU
     inside: float  # until the first piece of data is one rank further in the node
     across: float  # the same to the next node
     handed: float  # until a thread block has handed a piece on
@@ -57,7 +53,7 @@ def chain_time(nodes: Nodes, call: Call, *, fill: bool) -> tuple[float, float, s
     inside, between = ([_flow(kind, call) for kind in kinds] for kinds in (nodes.kinds, hops.kinds))
     # All bytes go over every hop, at the pace of the slowest.
     flow = max(between if nodes.count > 1 else inside, key=lambda one: one.transfer)
-    flow = replace(flow, hop=max(one.hop for one in inside), handed=max(one.handed for one in inside))
+    flow = replace(flow, handed=max(one.handed for one in inside))
     in_node, to_next = np.array([one.inside for one in inside]), np.array([one.across for one in between])
     chains, way = _ways(nodes, call, in_node[nodes.comm.kind], to_next[hops.of])
     if fill:
@@ -77,7 +73,7 @@ def _flow(kind: Kind, call: Call) -> _Flow:
         block = parameters.ll_rate(call.split.threads)
     slowest, limit = (block, "thread block") if block < share.intra else (share.intra, share.intra_limit)
     handed = first = piece / slowest
-    inside, across = hop + handed, 0.0
+    inside, across, alone = hop + handed, 0.0, 0.0
     if system.nodes > 1:
         message = min(protocol.step_bytes, max(1, nbytes))
         late = network_hop(parameters.network, parameters.network.ring_hop, protocol, message)
@@ -87,12 +83,12 @@ def _flow(kind: Kind, call: Call) -> _Flow:
         line = min(turn, *(one / protocol.wire_factor for _, one, _ in nic_rates(machine, parameters)))
         late += handed if protocol.is_simple else (message - piece) / line
         across = late + piece / line
-        hop = hop if system.ranks_per_node > 1 else late
+        alone = late if system.ranks_per_node == 1 else 0.0
         if inter <= slowest:
             slowest, limit = inter, limit if inter == block else share.inter_limit
             first = min(piece / line, nbytes / slowest)
     slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
-    return _Flow(hop, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
+    return _Flow(alone, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
 
 
 def _ways(

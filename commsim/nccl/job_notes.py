@@ -58,3 +58,8 @@ def job_notes(
             f"{GDR}={env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
             "through the host's memory, whose own rate is not in the times"
         )
+    elif staged and all(kind.topology.node_gdr is None for kind in nodes.kinds):
+        yield (
+            "GPUs and NICs meet in the root of the host, where NCCL leaves GPUDirect RDMA off: data pass the host's "
+            f"memory ({GDR}: SYS in library.env turns it on)"
+        )

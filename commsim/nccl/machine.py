@@ -31,6 +31,12 @@ Pair = tuple[int, int]
 
 GDR = "NCCL_NET_GDR_LEVEL"
 
+ONE_MEMORY_SM = (121,)
+"""Compute capabilities of GPUs that have the memory of their host and none of their own (GB10)."""
+
+VERBS = ("infiniband", "roce")
+"""Networks that NCCL drives without a plugin."""
+
 
 @dataclass(frozen=True)
 class Ways:
@@ -65,6 +71,9 @@ COPY = "copy by the host"
 """In `Machine.nic_path`: what a processor copies between the host's memory and the network, one proxy per GPU."""
 
 
+MEMORY = "host memory"
+"""In `Machine.nic_path`: what a GPU hands a NIC in the memory of a host, without GPUDirect RDMA."""
+
 NIC, FABRIC = LINK_NAMES[LinkKind.NETWORK], LINK_NAMES[LinkKind.FABRIC]
 
 
@@ -78,7 +87,7 @@ class Machine:
     nic_path: tuple[tuple[str, float, int], ...]
     """The narrowest link of each kind on the way through a NIC: (kind, rate of one, how many a node has).
 
-    `COPY` stands there where a processor copies.
+    `COPY` stands there where a processor copies, `MEMORY` where GPU and NIC have no other way.
     """
     all_pairs: Shared | None = None  # what each pair of GPUs of a node gets over PCIe while all pairs send
     pair_links: int = 0  # NVLinks that join two GPUs, all of one GPU's through a switch
@@ -92,7 +101,7 @@ class Machine:
 
     def with_nics(self, nics: int, ranks: int) -> Machine:
         """The same where so many ranks of a node keep so many of its NICs busy."""
-        counts = {"PCIe": min(nics, ranks), COPY: ranks}
+        counts = {"PCIe": min(nics, ranks), MEMORY: min(nics, ranks), COPY: ranks}
         path = tuple((kind, rate, counts.get(kind, nics)) for kind, rate, _ in self.nic_path)
         return replace(self, nics=nics, nic_path=path)
 
@@ -112,13 +121,19 @@ def within_reach(topology: Topology, version: Version, env: dict[str, str]) -> t
 
 
 def far_nics(topology: Topology, env: Mapping[str, str]) -> bool:
-    """Whether the job's variables, or a fault, forbid GPUDirect RDMA that the machine has."""
-    lacks = topology.node_gdr is not None and not topology.node_gdr[0]
-    if not (lacks or GDR in env) or topology.nodes == 1 or topology.network in THROUGH_HOST:
+    """Whether NICs that NCCL drives itself are kept from the memory of the GPUs, which they have no GPUDirect RDMA to.
+
+    They are farther from them than the job's variables allow, by default than PCIe switches, or a fault forbids it.
+    """
+    if topology.nodes == 1 or topology.network in THROUGH_HOST:
         return False
+    lacks = topology.node_gdr is not None and not topology.node_gdr[0]
     near = PATHS.index(topology.nic_path_type(0, topology.nearest_nic(0)))
-    level = PATHS.index("LOC") if lacks else path_level(env, GDR, "PXB")
-    return level < near <= PATHS.index("P2C")
+    level = PATHS.index("LOC") if lacks else path_level(env, GDR, "P2C")
+    # A plugin's way through the host is its own, and a GPU that lost its NIC does not stand for all.
+    if near > PATHS.index("P2C") and not (topology.network in VERBS and _through_host(topology)):
+        return False
+    return level < near
 
 
 def survey(system: System, topology: Topology, peer_level: int, *, staged: bool = False) -> Machine:
@@ -200,8 +215,9 @@ def _nic_path(topology: Topology, nics: int, *, staged: bool) -> tuple[tuple[str
     ports = min(nics, topology.ranks_per_node)  # NICs beside one GPU share its port
     narrowest = _narrowest(topology)
     if staged:
+        narrowest[MEMORY] = _host_port(topology)
         narrowest["PCIe"] = min(narrowest.get("PCIe", inf), staged_rate(topology))
-    path = [(kind, bw, ports if kind == "PCIe" else nics) for kind, bw in sorted(narrowest.items())]
+    path = [(kind, bw, ports if kind in ("PCIe", MEMORY) else nics) for kind, bw in sorted(narrowest.items())]
     # Sockets copy in the kernel; the first EFA without GPUDirect RDMA in libfabric, which knew no remote read then.
     if topology.network == "ethernet" or (topology.network == "efa_v1" and _through_host(topology)):
         path.append((COPY, inf, topology.ranks_per_node))
@@ -255,7 +271,7 @@ def nic_rates(
     def rates(kind: str, bandwidth: float, count: int) -> tuple[float, float]:
         if kind == COPY:  # of all proxies of a node half the copies are sent; one alone does both
             return (copy if count > 1 else copy / 2), count * copy / 2
-        rate = bandwidth * (parameters.efficiency.pcie if kind == "PCIe" else nic)
+        rate = bandwidth * {"PCIe": parameters.efficiency.pcie, MEMORY: parameters.efficiency.host}.get(kind, nic)
         return rate, rate * count
 
     return tuple((kind, *rates(kind, bandwidth, count)) for kind, bandwidth, count in machine.nic_path)
@@ -268,7 +284,7 @@ def node_rate(machine: Machine, parameters: Parameters) -> tuple[float, str]:
 
 def inside_name(machine: Machine) -> str:
     """What limits a rank that waits for the links inside its node."""
-    return {"pcie": "PCIe", "host": "host memory"}.get(machine.intra_kind, "NVLink")
+    return {"pcie": "PCIe", "host": MEMORY}.get(machine.intra_kind, "NVLink")
 
 
 def intra_bandwidth(machine: Machine, parameters: Parameters, protocol: Protocol) -> float:
@@ -314,7 +330,7 @@ def shared(topology: Topology, pairs: Sequence[Pair], peer_level: int) -> Shared
     staged = [pair for pair, close in zip(pairs, near, strict=True) if not close]
     uses = Counter(chain.from_iterable([*direct, *_by_host(topology, staged)]))
     busiest = min(uses, key=lambda link: float(topology.link_bandwidth[link]) / uses[link])
-    limit = "host memory" if staged else LINK_NAMES[LinkKind(topology.link_kind[busiest])]
+    limit = MEMORY if staged else LINK_NAMES[LinkKind(topology.link_kind[busiest])]
     return Shared(float(topology.link_bandwidth[busiest]) / uses[busiest], limit, bool(staged))
 
 
@@ -344,6 +360,17 @@ def staged_rate(topology: Topology) -> float:
             uses.update(chain.from_iterable(_shortest(graph, *pair) for pair in ends))
     pcie = (link for link in uses if topology.link_kind[link] == LinkKind.PCIE)
     return min((float(topology.link_bandwidth[link]) / uses[link] for link in pcie), default=inf)
+
+
+def _host_port(topology: Topology) -> float:
+    """Bytes/s of the narrowest PCIe link between the first GPU and its host; infinite where they share a memory."""
+    if topology.gpu.sm in ONE_MEMORY_SM:
+        return inf
+    graph = topology.to_networkx([0])
+    gpu = topology.vertex_name[topology.rank_vertex[0]]
+    way = _shortest(graph, gpu, _nearest_host(graph, gpu))
+    rates = (float(topology.link_bandwidth[link]) for link in way if topology.link_kind[link] == LinkKind.PCIE)
+    return min(rates, default=inf)
 
 
 def _nearest_host(graph: Any, gpu: str) -> str:

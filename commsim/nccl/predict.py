@@ -368,13 +368,11 @@ class Predictor:
         Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
         node waits for its last rank.
         """
-        from commsim.nccl.chain import BASE_NOT_IN_A_ROW, chain_time
+        from commsim.nccl.chain import chain_time
 
         if self.options.mode == "single":
             return _Kernel(*chain_time(self.nodes, call, fill=True))
         kernel, busy, limit = chain_time(self.nodes, call, fill=False)
-        if not call.protocol.is_simple:  # all of its base is added to every kernel
-            kernel -= BASE_NOT_IN_A_ROW * self.nodes.most(lambda parameters: parameters.base.of(call.protocol.name))
         if self.options.iterations is not None:
             nodes = self.system.nodes
             shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5

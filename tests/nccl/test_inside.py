@@ -13,7 +13,7 @@ from commsim.collectives.tree import along_trees
 from commsim.engine.evaluate import evaluate
 from commsim.nccl.channels import Call, Split
 from commsim.nccl.lower import tree_share
-from commsim.nccl.machine import Ways, staged_rate
+from commsim.nccl.machine import MEMORY, Ways, nic_rates, staged_rate
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.topology.graph import Topology
@@ -175,6 +175,29 @@ def test_an_exchange_takes_longer_than_over_the_best_ways_there_are(preset: str)
 )
 def test_what_a_nic_gets_through_the_host(preset: str, gbps: float) -> None:
     assert staged_rate(load_preset(preset, nodes=2)) == pytest.approx(gbps * 1e9)
+
+
+@pytest.mark.parametrize(
+    ("preset", "env", "gbps"),
+    [
+        ("abci-v100", {}, 0.85 * 12),
+        ("leonardo", {}, 0.62 * 24),
+        ("leonardo", {"NCCL_NET_GDR_LEVEL": "PXB"}, 0.62 * 24),
+        ("leonardo", {"NCCL_NET_GDR_LEVEL": "SYS"}, None),
+        ("hgx-a100-4-hdr200", {}, None),  # GPU and NIC below one switch
+        ("hgx-a100-4-hdr200", {"NCCL_NET_GDR_LEVEL": "LOC"}, 0.62 * 24),
+        ("polaris", {}, None),  # a plugin finds its own way
+        ("dgx-spark", {}, float("inf")),  # its GPU has no other memory
+    ],
+)
+def test_without_gpudirect_a_gpu_writes_into_the_memory_of_a_host(
+    preset: str, env: dict[str, str], gbps: float | None
+) -> None:
+    model = Predictor(load_preset(preset, nodes=2), Options(VERSION, env))
+    rates = {kind: one for kind, one, _ in nic_rates(model.machine, model.parameters)}
+    assert rates.get(MEMORY) == (None if gbps is None else pytest.approx(gbps * 1e9))
+    far = preset in ("abci-v100", "leonardo", "dgx-spark") and not env
+    assert far == any("meet in the root of the host" in text for text in model.warnings)
 
 
 @pytest.mark.parametrize(

@@ -136,16 +136,23 @@ def test_calls_in_a_row_take_at_most_as_long_as_one_that_is_waited_for(
         assert one <= waited_for * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("protocol", "part"), [("LL", 0.75), ("LL128", 0.75), ("Simple", 1.0)])
-def test_calls_in_a_row_of_lines_take_a_part_of_the_base(protocol: str, part: float) -> None:
-    # One channel, which costs nothing beside the base; no hop between nodes.
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+def test_calls_in_a_row_take_the_base_and_their_bytes(protocol: str) -> None:
+    # One channel, which costs nothing beside the base; no hop between nodes, and none inside one.
     options = Options(VERSION, {"NCCL_MAX_NCHANNELS": "1", "NCCL_PROTO": protocol}, iterations=None)
     model = Predictor(load_preset("dgx-a100"), options)
     split = model._split(1, 1 << 15, "broadcast", "ring", PROTOCOLS[protocol])
     call = Call("broadcast", 1 << 15, "ring", PROTOCOLS[protocol], split, DEFAULT_BUFFER_BYTES)
-    chain = seconds(model, call, fill=False)
-    base = model.parameters.base.of(protocol)
-    assert model.predict("broadcast", 1 << 15).kernel_s - chain == pytest.approx(part * base)
+    transfer = _flow(model.nodes.kinds[0], call).transfer
+    assert seconds(model, call, fill=False) == transfer
+    assert model.predict("broadcast", 1 << 15).kernel_s == pytest.approx(model.parameters.base.of(protocol) + transfer)
+
+
+def test_a_gpu_alone_in_its_node_shows_the_hop_of_its_nic() -> None:
+    model, call = prepared("dgx-spark", 2, 8)
+    flow = _flow(model.nodes.kinds[0], call)
+    assert flow.hop >= model.parameters.network.ring_hop.LL
+    assert seconds(model, call, fill=False) == pytest.approx(flow.hop + flow.transfer)
 
 
 def prepared(
@@ -203,15 +210,11 @@ def test_a_reduce_runs_towards_the_root() -> None:
     assert up == pytest.approx(5 * flow.inside + 2 * flow.across + flow.transfer - flow.piece)
 
 
-def test_a_few_bytes_take_a_hop_and_most_of_the_base() -> None:
-    model, call = prepared("hgx-h100", 1, 8)
+def test_a_few_bytes_take_the_base() -> None:
+    model, _ = prepared("hgx-h100", 1, 8)
     got = model.predict("broadcast", 8)
-    p = model.parameters
     assert (got.protocol, got.channels) == ("LL", 1)
-    assert got.kernel_s == pytest.approx(
-        seconds(model, replace(call, split=Split(1, 8, 64)), fill=False) + 0.75 * p.base.LL
-    )
-    assert seconds(model, call, fill=False) == pytest.approx(p.ring_hop.nvlink.LL + 8 / p.block_rate.LL)
+    assert got.kernel_s == pytest.approx(model.parameters.base.LL, rel=0.01)
 
 
 def test_two_channels_of_many_nodes_take_half_of_the_chain() -> None:

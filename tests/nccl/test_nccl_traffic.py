@@ -210,8 +210,8 @@ def test_who_is_late_sends_nothing_before() -> None:
 
 
 def test_a_paced_flow_takes_what_it_asks_for() -> None:
-    """A flow of 10 of a NIC's 50 GB/s leaves what is left to the channels of that NIC, which all others keep."""
-    topology = machine(preset="hgx-h100-4-ndr400", nodes=2)
+    """A flow of 10 of a NIC's 25 GB/s leaves what is left to the channels of that NIC, which all others keep."""
+    topology = machine(preset="hgx-a100-4-hdr200", nodes=2)
     call = job_of(0, topology, "all_gather", list(range(8)), 0.0).call
     flow = flow_of(topology, 0, 4, None, 10e9, 0.0)
     (port,) = np.flatnonzero(np.isin(call.load.link, flow.load.link))[:1]
