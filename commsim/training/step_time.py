@@ -335,7 +335,7 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
 
 def reduces_often(step: Steps) -> Number:
     """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
-    keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
+    keep a chunk's whole until its last one (Megatron-LM, torch's pipelines; DeepSpeed refuses both together)."""
     return (step.zero_stage == 2) & (step.pp == 1)
 
 
