@@ -32,6 +32,7 @@ FACTS = {
     "expert_dispatch": "nccl, deepep, deepep_low_latency, hybrid, nvlink; a second one is for NVL72 racks",
     "expert_tp": "yes where tp cuts experts too",
     "imbalance": "tokens of the busiest expert rank over the mean",
+    "pipeline_chunk": "NCCL_P2P_NET_CHUNKSIZE in bytes, where the software sets it for sends between stages",
     "context_parallel": "ring, all_gather or ulysses",
     "cuda_graphs": "yes, no, or experts: of layers of experts only",
     "recompute_modules": "what selective recomputation makes again: core_attn, moe, layernorm ...",

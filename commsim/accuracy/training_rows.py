@@ -41,6 +41,7 @@ class TrainingRow:
     step: Step | None = None
     measured_s: float | None = None
     reason: str = ""
+    pipeline_chunk: int = 0  # NCCL_P2P_NET_CHUNKSIZE where there is a pipeline; 0: NCCL's own
 
 
 def read_rows(path: Path) -> list[TrainingRow]:
@@ -64,7 +65,8 @@ class RowReader:
         try:
             self.cells = filled(self.cells)
             step = self.step()
-            return TrainingRow(self.cells["id"], step, self.seconds(step))
+            chunk = self.count("pipeline_chunk") or 0
+            return TrainingRow(self.cells["id"], step, self.seconds(step), pipeline_chunk=chunk * (step.pp > 1))
         except ScenarioError as exc:
             return TrainingRow(self.cells["id"], reason=str(exc))
 

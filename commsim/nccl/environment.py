@@ -51,6 +51,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_P2P_LEVEL": "how far GPUs may be to write to each other's memory directly",
     "NCCL_PXN_DISABLE": "1: no NIC is reached through another GPU",
     "NCCL_P2P_PXN_LEVEL": "0: sends leave by the NIC of the sender, not of the receiver's place",
+    "NCCL_P2P_NET_CHUNKSIZE": "chunk of a send to another node",
     "NCCL_CROSS_NIC": "whether a ring may leave a node by another NIC than it entered",
     "NCCL_TUNER_PLUGIN": "ofi, or a path to libnccl-ofi-tuner.so: what aws-ofi-nccl chooses on EC2's P5 and P6",
     "NCCL_NET_GDR_LEVEL": "how far a NIC may be for it to reach GPU memory directly",

@@ -7,7 +7,7 @@ channels, all pairs together as fast as the links of a GPU or the NICs of a node
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, gcd
 from typing import NamedTuple
@@ -54,6 +54,9 @@ _RATE_RATIO = 2
 """Of `Network.channel_rate` from 2.29 on, which counts 14 GB/s a channel where it counted two for a peer
 (src/graph/paths.cc, P2P_PER_CHANNEL_NET_BW). Sends of H100 and B200: 24.9 GB/s over two channels, 15.2 and 14.7 over
 one, where two carried 13.5 to 14.5 before."""
+
+NET_CHUNK = 128 << 10
+"""Bytes of a send to another node that its block hands over at a time (src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
 
 _PACK = 16
 """Bytes that a thread moves at once where all ends lie on as many (src/device/common_kernel.h, reduceCopy).
@@ -176,6 +179,21 @@ class Sends:
 
 Stretch = tuple[float, str, float]
 """Seconds that a part of the machine is busy, its name, and those of the first and last chunks before and after."""
+
+
+def with_chunk(parameters: Parameters, env: Mapping[str, str]) -> Parameters:
+    """The parameters where a job's variables size the chunks of sends to other nodes.
+
+    A chunk is copied by its block and handed over, which takes as long whatever its size: NVIDIA's recipes take 2 MiB
+    to have less of that (NeMo, `nemo/lightning/run/plugins.py`, ``nccl_pp_comm_chunksize``).
+    """
+    chunk = whole(env, "NCCL_P2P_NET_CHUNKSIZE") or NET_CHUNK
+    if chunk == NET_CHUNK:
+        return parameters
+    block, rate = parameters.point_to_point.channel_rate, parameters.network.channel_rate
+    handed_over = max(NET_CHUNK / rate - NET_CHUNK / block, 0.0)
+    other = parameters.network.model_copy(update={"channel_rate": chunk / (chunk / block + handed_over)})
+    return parameters.model_copy(update={"network": other})
 
 
 def p2p_time(

@@ -18,7 +18,7 @@ from commsim.collectives.semantics import ROOTED
 from commsim.nccl.machine import FABRIC, nic_efficiency
 from commsim.nccl.node_ways import Edges
 from commsim.nccl.nodes import Nodes, narrower
-from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time
+from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time, with_chunk
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.pools import MESHES, spread
 from commsim.nccl.system import Graph
@@ -132,10 +132,9 @@ class PeerTimer:
         rail = self._busiest_rail(nodes) if collective == "scatter" else 1.0
         way = self._way(nodes, collective)
         return max(
-            Sent(*p2p_time(nodes.system, ends, parameters, collective, nbytes, self._version, rail, off)).over(
-                way, nbytes
-            )
+            Sent(*p2p_time(nodes.system, ends, chunked, collective, nbytes, self._version, rail, off)).over(way, nbytes)
             for ends, parameters in _senders(nodes.of_sends.at_farthest(1, peers=True), collective)
+            for chunked in (with_chunk(parameters, self._env),)
         )
 
     def _busiest_rail(self, nodes: Nodes) -> float:

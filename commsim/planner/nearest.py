@@ -32,7 +32,7 @@ def would_fit(spec: PlanSpec, leanest: Sequence[tuple[ClusterSpace, Ranked]]) ->
     if hints := advice(step, memory, spec.memory):
         return f"{needs}; it would fit with {' or '.join(hints[:MOST_HINTS])}"
     nodes = fitting_nodes(spec, machine)
-    return f"{needs}; cheapest mend: {nodes:,} nodes in place of {machine.topology.nodes:,}" if nodes else needs
+    return f"{needs}; it would fit on {nodes:,} nodes in place of {machine.topology.nodes:,}" if nodes else needs
 
 
 def fitting_nodes(spec: PlanSpec, machine: ClusterSpace) -> int:

@@ -230,6 +230,7 @@ def scenario_of(choice: Configuration, spec: PlanSpec, name: str) -> dict[str, A
         "recompute_modules": step.recompute != "selective",
         "packed": not spec.packed,
         "overlap_ep": not spec.overlap_ep,
+        "imbalance": spec.imbalance == 1.0,
     }
     training |= {name: getattr(spec, name) for name in SOFTWARE if not idle.get(name, False)}
     if choice.machine.cluster.accelerator:

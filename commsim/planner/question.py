@@ -128,7 +128,7 @@ class Search(Strict):
 
 SOFTWARE = (
     "stack", "flash_attention", "overlap_tp", "overlap_ep", "expert_dispatch", "optimizer", "recompute_modules",
-    "fp8_activations", "packed",
+    "fp8_activations", "imbalance", "packed",
 )  # fmt: skip
 """What a question says of the software, alike for all configurations."""
 
@@ -156,9 +156,12 @@ class PlanSpec(Strict):
         min_length=1,
         description="what `recompute: selective` computes again, as of `training:`",
     )
-    fp8_activations: bool = Field(default=False, description="kept for the backward in 8 bit, as of `training:`")
+    fp8_activations: bool = Field(default=False, description="kept and sent to experts in 8 bit, as of `training:`")
     expert_dispatch: Literal["nccl", "deepep", "deepep_low_latency", "hybrid", "nvlink"] = Field(
         default="nccl", description="what sends tokens to their experts and back, as of `training:`"
+    )
+    imbalance: float = Field(
+        default=1.0, ge=1.0, description="of experts' ranks the busiest one's tokens over the mean"
     )
     packed: tuple[Count, ...] = Field(
         default=(), max_length=10_000, description="lengths of documents that fill a sequence, as of `training:`"

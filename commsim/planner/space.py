@@ -44,7 +44,7 @@ REASONS = (
     "the batch does not divide by micro-batch * dp",
     "the sequence does not divide by cp, or its tokens by tp",
     "experts do not divide by ep, ranks not by their group, or its kernels reach no other rack",
-    "ZeRO-2 and 3 in a pipeline: 2 is as 1, 3 gathers and reduces in every micro-batch",
+    "ZeRO-2 and 3 in a pipeline: 2 takes as long as 1, 3 gathers and reduces in every micro-batch",
     "the same as a simpler choice: nothing to cut or to recompute",
     "memory",
 )

@@ -109,7 +109,7 @@ def _memory_lines(item: TrainingItem) -> list[str]:
         lines.append(f"  stage {stage.stage:<4} {stage.peak / GIB:>8.1f} GiB  {words}")
     if len(ranked) > 4:
         lines.append(f"# and {len(ranked) - 4} stages with less")
-    if not memory.fits:  # the cheapest mend is in the first line
+    if not memory.fits:  # the cheapest change is in the first line
         lines += [f"# it would also fit with {hint}" for hint in item.advice[1:]]
     return lines
 
@@ -118,7 +118,9 @@ def misfit(item: TrainingItem) -> str:
     """What the fullest GPU needs and has, and the cheapest change after which the step fits."""
     memory = item.memory
     needs = f"stage {memory.fullest.stage} needs {memory.peak / GIB:.1f} of {memory.capacity / GIB:.1f} GiB"
-    return f"{needs}; cheapest mend: {item.advice[0] if item.advice else 'none that is known'}"
+    if not item.advice:
+        return f"{needs}; no change that was tried makes it fit"
+    return f"{needs}; the cheapest change that makes it fit: {item.advice[0]}"
 
 
 def _band_words(item: TrainingItem) -> str:

@@ -5,7 +5,7 @@ Times are those of the closed form, over the step's own, with what offload adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -16,13 +16,14 @@ from commsim.errors import CommsimError
 from commsim.training.accelerator import PCIE_BYTES_PER_S
 from commsim.training.copies import beside_copies, copied_bytes
 from commsim.training.finetune import NF4_DOUBLE_BYTES, FineTune, beside_base, finetune_step_memory
-from commsim.training.memory import Framework, StepMemory, step_memory
+from commsim.training.memory import Framework, StepMemory, step_memory, whole_gradients
 from commsim.training.offload import Offload
 from commsim.training.parameters import shipped_values
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import chunks_of
 from commsim.training.step_run import host_updates
 from commsim.training.step_time import optimizer_seconds, step_time
+from commsim.training.traffic import refuse_sharded_gradients
 from commsim.training.work import compute_time, offload_exchanges
 from commsim.units import GIB
 
@@ -47,8 +48,8 @@ class Remedy:
     @property
     def words(self) -> str:
         """As a scenario would say it."""
-        parts = [f"{name}: {str(value).lower()}" for name, value in self.fields.items()]
-        parts += [f"offload.{name}: {str(value).lower()}" for name, value in self.offload.items()]
+        parts = _pairs(self.fields)
+        parts += [f"offload: {{{', '.join(_pairs(self.offload))}}}"] if self.offload else []
         return ", ".join([*parts, *(["kind: qlora"] if self.quantised else [])])
 
     def applied(self, step: Step, offload: Offload | None) -> tuple[Step, Offload | None]:
@@ -69,7 +70,13 @@ class Fitting:
     @property
     def text(self) -> str:
         """In one phrase."""
-        return f"{self.change.words}: {self.peak / GIB:.1f} GiB, step {100 * (self.slower - 1):+.0f} %"
+        percent = round(100 * (self.slower - 1))
+        lasts = f"{abs(percent)} % {'longer' if percent > 0 else 'shorter'}" if percent else "as long"
+        return f"{self.change.words} ({self.peak / GIB:.1f} GiB, the step {lasts})"
+
+
+def _pairs(fields: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {str(value).lower()}" for name, value in fields.items()]
 
 
 def advice(
@@ -96,7 +103,7 @@ def advice(
         return needs, _seconds(other, framework, layers, moved, pcie) if needs.fits else 0.0
 
     own = _seconds(step, framework, layers, offload, pcie)
-    return [one.text for one in _fitting(list(_changes(step, offload)), tried, own)]
+    return [one.text for one in _fitting(list(_changes(step, offload, framework)), tried, own)]
 
 
 def finetune_advice(
@@ -190,12 +197,20 @@ def _seconds(
 # -- changes ---------------------------------
 
 
-def _changes(step: Step, offload: Offload | None) -> Iterator[Remedy]:
+def _most_cut(step: Step, framework: Framework) -> int:
+    """The highest ZeRO stage that saves memory without more traffic."""
+    if step.pp == 1:
+        return 3
+    early = whole_gradients(step) < 1.0 and refuse_sharded_gradients(2, step.pp, framework) is None
+    return 2 if early else 1
+
+
+def _changes(step: Step, offload: Offload | None, framework: Framework) -> Iterator[Remedy]:
     """Single changes that may help."""
     if step.tp > 1 and not step.sequence_parallel:
         yield Remedy({"sequence_parallel": True})
     if step.dp * step.cp > 1:
-        stages = range(step.zero_stage + 1, 4 if step.pp == 1 else 2)
+        stages = range(step.zero_stage + 1, _most_cut(step, framework) + 1)
         yield from (Remedy({"zero_stage": stage}) for stage in stages)
     yield from _changes_of_pass(step, offload)
     if step.recompute == "none":

@@ -342,12 +342,25 @@ def states(step: Step, soft: Software, weights: Weights, framework: Framework = 
     each = {"weights": (3, soft.weight), "gradients": (2, soft.gradient * live), "optimizer": (1, soft.owned * live)}
     for parameters, ranks in ((weights.dense, step.shards), (weights.expert, step.expert_dp)):
         for name, (stage, nbytes) in each.items():
-            cut = (zero >= stage) & ((name != "gradients") | (zero != 2) | (step.pp == 1))  # see `reduces_often`
-            parts[name] = parts[name] + parameters * nbytes / where(cut, ranks, 1)
+            kept = where((zero == 2) & (name == "gradients"), whole_gradients(step), 0.0)
+            whole = where(zero >= stage, kept, 1.0)
+            parts[name] = parts[name] + parameters * nbytes * (whole + (1.0 - whole) / ranks)
     if step.optimizer == "muon":  # the second moment of what AdamW updates
         more = (step.precision.optimizer_bytes("adamw") - step.optimizer_bytes) * live
         parts["optimizer"] = parts["optimizer"] + more * weights.words / where(zero >= 1, step.shards, 1)
     return parts
+
+
+def whole_gradients(step: Step) -> Number:
+    """The share of its gradients that a rank has whole at once under ZeRO-2: those that are not yet summed.
+
+    In a pipeline a chunk's are kept until its last micro-batch (`reduces_often`). Interleaved 1F1B with as many
+    micro-batches as stages runs the backwards of a chunk one after the other, so that its gradients leave while the
+    next chunk's are made (Llama 3, arXiv:2407.21783, section 3.3.2); other orders come back to every chunk at the end.
+    """
+    v, once = step.virtual_stages, step.num_microbatches == step.pp
+    by_chunk = (v > 1) & once & ((step.schedule == "1f1b") | (step.schedule == "interleaved_1f1b"))
+    return where(step.pp > 1, where(by_chunk, np.minimum(1.0, 2.0 / v), 1.0), 0.0)
 
 
 def _gathered(step: Step, weights: Weights, framework: Framework) -> Number:

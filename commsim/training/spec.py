@@ -87,7 +87,7 @@ class Step:
     nic_bytes_per_s: float = GIGA  # a rank's share of its node's; a step inside a node takes the same with any
     imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
     recompute_modules: tuple[str, ...] = ("core_attn",)  # of `MODULES`, with selective recomputation
-    fp8_activations: bool = False  # what products and SwiGLU read is kept for the backward in 8 bit
+    fp8_activations: bool = False  # what products and SwiGLU read is kept, and sent to experts, in 8 bit
     fused_loss: bool = False  # one kernel from 16-bit logits to their gradient: no fp32 copies
     loss_chunks: int = 1  # pieces of a micro-batch whose loss is computed one after the other
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made

@@ -10,6 +10,7 @@ import numpy as np
 from commsim.training.columns import Number, holds, where
 from commsim.training.compute import FUSED_BACKWARD_FLOPS, Passes, Values, memory_rate, step_compute
 from commsim.training.dispatch import (
+    FP8_BYTES,
     Dispatcher,
     ExpertExchange,
     RankLinks,
@@ -194,7 +195,7 @@ def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
 def expert_exchange_seconds(step: Steps, v: Values) -> tuple[Number, Number]:
     """Seconds of dispatch and combine of a layer's tokens, one way, with each GPU's share of the NICs."""
     exchange = exchange_of(step)
-    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), _dispatcher(step)
+    links, kernels = RankLinks.of(step.accelerator, step.nic_bytes_per_s), dispatcher_of(step)
     values = {**dispatch_values(), **v}
     return dispatch_seconds(kernels, exchange, links, values), combine_seconds(kernels, exchange, links, values)
 
@@ -213,16 +214,20 @@ def exchange_of(step: Steps) -> ExpertExchange:
     )
 
 
-def _dispatcher(step: Steps) -> Dispatcher:
+def dispatcher_of(step: Steps) -> Dispatcher:
+    """What sends a step's tokens, and in which types: 8 bit on the way to the experts where that is what their products
+    read and keep, 16 on the way back (DeepSeek-V3, arXiv:2412.19437, section 3.3.3). NCCL sends what it is given."""
     width = step.precision.activation_bytes
-    return Dispatcher(step.expert_dispatch, dispatch_bytes=width, combine_bytes=width)
+    quantised = step.fp8_activations & (step.expert_dispatch != "nccl")
+    there = where(quantised, FP8_BYTES, width)
+    return Dispatcher(step.expert_dispatch, dispatch_bytes=there, combine_bytes=width)
 
 
 def expert_slowdown(step: Steps, v: Values) -> Number:
     """Of compute beside an exchange of experts, at least that of other communication: its kernels hold SMs, half of
     them where they fill the GPU."""
     links = RankLinks.of(step.accelerator, step.nic_bytes_per_s)
-    taken = _dispatcher(step).sms_taken(links) / links.sms
+    taken = dispatcher_of(step).sms_taken(links) / links.sms
     held = where(taken > 1.0, 0.0, np.minimum(taken, 0.5))
     return where(step.expert_dispatch == "nccl", v["slowdown"], np.maximum(v["slowdown"], 1.0 / (1.0 - held)))
 
@@ -335,7 +340,7 @@ def _data_parallel(step: Steps, v: Values, micro: Number) -> Number:
 
 def reduces_often(step: Steps) -> Number:
     """Whether gradients leave after each micro-batch: ZeRO-2 keeps only its part of them, but in a pipeline frameworks
-    keep them whole until the last one (Megatron-LM; Llama 3, section 3.3.2; DeepSpeed refuses both together)."""
+    keep a chunk's whole until its last one (Megatron-LM, torch's pipelines; DeepSpeed refuses both together)."""
     return (step.zero_stage == 2) & (step.pp == 1)
 
 

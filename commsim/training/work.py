@@ -26,6 +26,7 @@ from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights
 from commsim.training.step_time import (
     SHARD_WINDOW,
+    dispatcher_of,
     exchange_of,
     expert_exchange_seconds,
     expert_slowdown,
@@ -265,14 +266,18 @@ def _hiding(call: traffic.AxisCalls, step: Step, windows: tuple[float, float], p
 
 
 def sent_of_all_to_all(step: Step, call: traffic.AxisCalls) -> tuple[float, float]:
-    """Of the bytes of an all_to_all of experts the shares that the step's dispatcher sends: in all, and over NICs."""
+    """Of the bytes of an all_to_all of experts the shares that the step's dispatcher sends: in all, and over NICs; the
+    mean of the way there and the way back."""
     if call.axis != "ep" or step.expert_dispatch == "nccl":
         return 1.0, 1.0
     exchange = exchange_of(step)
     (near, far), (all_near, all_far) = (
         sent_copies(kind, exchange) for kind in (cast("Kind", step.expert_dispatch), "nccl")
     )
-    return float((near + far) / (all_near + all_far)), float(far / all_far if all_far else near / all_near)
+    kernels = dispatcher_of(step)
+    types = float(kernels.dispatch_bytes + kernels.combine_bytes) / (2.0 * step.precision.activation_bytes)
+    whole, across = (near + far) / (all_near + all_far), far / all_far if all_far else near / all_near
+    return types * float(whole), types * float(across)
 
 
 def _sharded(step: Step, mesh: Mesh, chunk: Chunk, comm: CommTime, values: Values) -> tuple[float, float]:

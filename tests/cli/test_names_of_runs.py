@@ -120,7 +120,7 @@ def test_a_step_that_does_not_fit_says_so_first_and_fails(file: Path) -> None:
     assert result.exit_code == 1
     first = result.stdout.splitlines()[0]
     assert first.startswith("does not fit: stage 0 needs ")
-    assert "; cheapest mend: " in first
+    assert "; the cheapest change that makes it fit: " in first
     printed = CliRunner().invoke(app, ["run", str(file), "--no-files", "--json"], catch_exceptions=False)
     assert printed.exit_code == 1
     (item,) = json.loads(printed.stdout)["results"][0]["trainings"]

@@ -102,6 +102,23 @@ def test_what_arrives_before_hopper_is_flushed(preset: str, ways: int) -> None:
     assert got == pytest.approx(p.point_to_point.base + ways * p.network.ring_hop.Simple, rel=1e-3)
 
 
+def test_larger_chunks_are_handed_over_less_often() -> None:
+    """By hand: a chunk of 128 KiB is copied by its block and handed over, which takes as long for one of 2 MiB."""
+    topology = load_preset("hgx-h100-ndr400", nodes=2)
+    usual = Predictor(topology, Options((2, 26, 2)))
+    p = usual.parameters
+    small, large = 128 << 10, 2 << 20
+    handed_over = small / p.network.channel_rate - small / p.point_to_point.channel_rate
+    rate = large / (large / p.point_to_point.channel_rate + handed_over)
+    chunked = Predictor(topology, Options((2, 26, 2), env={"NCCL_P2P_NET_CHUNKSIZE": f"{large}"}))
+    got = chunked.predict("send_recv", 1 << 28)
+    assert got.busy_s == pytest.approx((1 << 27) / rate)  # two channels
+    assert got.busy_s < 0.5 * usual.predict("send_recv", 1 << 28).busy_s
+    same = Predictor(topology, Options((2, 26, 2), env={"NCCL_P2P_NET_CHUNKSIZE": f"{small}"}))
+    assert same.predict("send_recv", 1 << 28).busy_s == usual.predict("send_recv", 1 << 28).busy_s
+    assert not any("CHUNKSIZE" in text for text in chunked.warnings)
+
+
 def test_a_faster_block_never_makes_an_all_to_all_slower() -> None:
     # At 256 KiB per peer block and NIC take about as long; either may be what is waited for.
     model = Predictor(load_preset("hgx-h100-ndr400", nodes=2), Options((2, 28, 7)))

@@ -223,7 +223,7 @@ def test_where_nothing_fits_the_number_of_nodes_that_does_is_named(tmp_path: Pat
     assert isinstance(result.exception, InfeasibleError)
     text = str(result.exception)
     assert text.startswith("does not fit: all ")
-    assert "cheapest mend: " in text or "it would fit with" in text
+    assert "it would fit " in text
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ def test_parts_of_the_memory_add_up(words: list[str]) -> None:
     assert sum(parts) == pytest.approx(total, abs=0.05 * len(parts) + 0.05)
 
 
-def test_the_cheapest_mend_is_told_once(words: list[str]) -> None:
+def test_the_cheapest_change_is_told_once(words: list[str]) -> None:
     done = CliRunner().invoke(app, words, catch_exceptions=False)
-    (mend,) = re.findall(r"cheapest mend: (.*)", done.stdout)
-    assert (done.stdout + done.stderr).count(mend) == 1
+    (change,) = re.findall(r"the cheapest change that makes it fit: (.*)", done.stdout)
+    assert (done.stdout + done.stderr).count(change) == 1
     assert "it would also fit with" in done.stdout
     item = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
-    assert mend in json.dumps(item)
+    assert change in json.dumps(item)

@@ -9,9 +9,10 @@ import pytest
 
 from commsim.training.accelerator import accelerator
 from commsim.training.finetune import Kind, fine_tune, finetune_step_memory
-from commsim.training.memory import StepMemory, step_memory
+from commsim.training.memory import StepMemory, step_memory, whole_gradients
 from commsim.training.model import Model, model
 from commsim.training.offload import Offload
+from commsim.training.pipeline_schedules import build
 from commsim.training.precision import precision, with_gradients
 from commsim.training.spec import Step
 from commsim.units import GIB
@@ -151,3 +152,47 @@ def test_dualpipes_copies_share_one_optimizer() -> None:
     assert both["weights"] == alone["weights"]
     dense_and_experts = both["optimizer"], alone["optimizer"]
     assert dense_and_experts[1] > 2 * dense_and_experts[0]
+
+
+# -- Llama 3 405B ---------------------------------
+
+
+def _llama_405b(**changes: Any) -> Step:
+    """As trained on 16,384 GPUs (arXiv:2407.21783, table 4 and section 3.3.2): nothing is recomputed, parameters stay
+    gathered, gradients are fp32 and sharded, chunks of one layer but for the first and last."""
+    fields: dict[str, Any] = {
+        "seq_len": 8192, "micro_batch_size": 1, "global_batch_size": 2048, "tp": 8, "pp": 16, "dp": 128,
+        "virtual_stages": 8, "schedule": "interleaved_1f1b", "sequence_parallel": True, "zero_stage": 2,
+    }  # fmt: skip
+    one = _step("llama3.1-405b", "H100", "bf16", **(fields | changes))
+    return replace(one, precision=with_gradients(one.precision, 18))
+
+
+def test_llama_3_405b_as_trained_fits() -> None:
+    assert step_memory(_llama_405b()).fits
+    assert not step_memory(_llama_405b(zero_stage=1)).fits
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({}, 2 / 8),  # a chunk's leave while the next one's are made
+        ({"virtual_stages": 1, "schedule": "1f1b"}, 1.0),
+        ({"global_batch_size": 4096}, 1.0),  # two rounds: every chunk comes back
+        ({"virtual_stages": 2, "schedule": "zb_v", "global_batch_size": 8192}, 1.0),
+    ],
+)
+def test_gradients_of_a_pipeline_stay_whole_until_their_last_micro_batch(changes: dict[str, Any], share: float) -> None:
+    cut, whole = (step_memory(_llama_405b(zero_stage=z, **changes)).stages[1].parts["gradients"] for z in (2, 1))
+    assert cut == pytest.approx(whole * (share + (1 - share) / 128))
+
+
+def test_chunks_whose_gradients_are_open_are_those_of_the_order_of_passes() -> None:
+    """The share by the schedule's own actions: chunks between their first backward and their last, and the one before,
+    whose gradients are being summed."""
+    one = _llama_405b()
+    for actions in build(one.run_schedule, one.pp, one.num_microbatches, one.virtual_stages).actions:
+        backwards = [action.chunk for action in actions if action.kind == "B"]
+        spans = [(backwards.index(c), len(backwards) - backwards[::-1].index(c)) for c in range(one.virtual_stages)]
+        open_at_once = max(sum(first <= at < last for first, last in spans) for at in range(len(backwards)))
+        assert (open_at_once + 1) / one.virtual_stages == whole_gradients(one)

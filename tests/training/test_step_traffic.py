@@ -20,10 +20,11 @@ from commsim.training.nccl_groups import NcclGroups
 from commsim.training.overlap import IDEAL
 from commsim.training.parameters import shipped_values
 from commsim.training.pipeline_schedules import V_SHAPED
+from commsim.training.precision import precision
 from commsim.training.spec import StepPlan
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.step_run import mesh_of, message_bytes, step_program
-from commsim.training.step_time import stage_parameters, step_time
+from commsim.training.step_time import expert_exchange_seconds, stage_parameters, step_time
 from commsim.training.step_traffic import step_traffic
 from commsim.training.work import ChunkSeconds, chunk_calls, chunk_work, neighbours, sent_of_all_to_all
 
@@ -155,6 +156,18 @@ def test_what_experts_put_on_nics_is_what_their_dispatcher_sends(kind: str, less
     assert nic <= less
     assert (whole, nic) == (1.0, 1.0) or kind in ("deepep", "hybrid")
     assert sum(stage["ep"] for stage in step_traffic(one, StepPlan())) > 0
+
+
+@pytest.mark.parametrize(("kind", "share"), [("nccl", 1.0), ("deepep", (1 + 1 / 32 + 2) / 4)])
+def test_what_products_read_in_8_bit_is_dispatched_in_8_bit(kind: str, share: float) -> None:
+    """fp8 with a 32-bit scale for 128 elements there, 16 bit back (DeepSeek-V3, section 3.3.3), but by NCCL."""
+    wide = step(model=model("deepseek-v3"), dp=32, ep=32, expert_dispatch=kind, precision=precision("fp8"))
+    narrow = replace(wide, fp8_activations=True)
+    (before, after) = (step_traffic(one, StepPlan())[0]["ep"] for one in (wide, narrow))
+    assert after / before == pytest.approx(share)
+    (there, back), (quick, same) = (expert_exchange_seconds(one, shipped_values()) for one in (wide, narrow))
+    assert (quick < there) == (kind == "deepep")
+    assert back == same
 
 
 def test_the_kernels_of_a_rack_reach_no_other() -> None:

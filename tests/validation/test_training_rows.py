@@ -16,6 +16,7 @@ from commsim.errors import LogFormatError
 from study.paths import DOCS
 from study.training import training_steps
 from study.training_rows import PUBLICATIONS, apart, fitted, group_of, publication_of, read_published, row_of
+from study.training_simulated import machine_of
 
 SC21 = {
     "id": "sc21-0003",
@@ -316,6 +317,24 @@ def test_facts_change_the_step() -> None:
     assert (step.expert_dispatch, step.expert_tp, step.imbalance) == ("hybrid", 2, 1.5)  # GB300 is a rack
     assert (step.context_parallel, step.cuda_graphs, step.frozen_weights) == ("all_gather", True, True)
     assert (step.accelerator.tdp_w, step.model.layers, step.precision.gradient) == (500, 61, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("facts", "chunk"),
+    [
+        ({"pp": "4"}, 2 << 20),  # Megatron-Bridge sets it where there is a pipeline
+        ({"pp": "1"}, 0),
+        ({"pp": "4", "framework": "megatron-lm"}, 0),
+        ({"pp": "4", "framework": "megatron-lm", "pipeline_chunk": "524288"}, 524288),
+    ],
+)
+def test_recipes_of_nvidia_size_the_chunks_of_pipelines(facts: dict[str, str], chunk: int) -> None:
+    row = row_of(BRIDGE | facts)
+    assert row.step is not None
+    assert row.pipeline_chunk == chunk
+    machine = machine_of(row.step, row.pipeline_chunk)
+    assert machine is not None
+    assert machine.chunk == chunk
 
 
 def test_every_fact_is_documented() -> None:

@@ -47,16 +47,17 @@ PER_TASK = 8
 
 
 class Machine(NamedTuple):
-    """Nodes of a preset with so many GPUs, each with its NIC."""
+    """Nodes of a preset with so many GPUs, each with its NIC, and how NCCL runs on them."""
 
     preset: str
     nodes: int
     gpus_per_node: int
     nic_bytes_per_s: float
     release: tuple[int, int, int]
+    chunk: int = 0  # of sends between nodes, 0: NCCL's own
 
 
-def machine_of(step: Step) -> Machine | None:
+def machine_of(step: Step, chunk: int = 0) -> Machine | None:
     """The machine of a step; None where there is no preset, or the ranks do not fill its nodes."""
     chip, ranks = step.accelerator.name.split("-")[0], step.world_size
     preset = LARGE.get((chip, step.gpus_per_node), PRESETS.get(chip))
@@ -64,12 +65,12 @@ def machine_of(step: Step) -> Machine | None:
         return None
     domain, release = step.nvlink_domain, RELEASES.get(chip, RELEASE)
     if ranks <= domain:
-        return Machine(preset, 1, ranks, float(step.nic_bytes_per_s), release)
+        return Machine(preset, 1, ranks, float(step.nic_bytes_per_s), release, chunk)
     # Of a rack a job takes as many GPUs as make its racks alike.
     each = (
         domain if domain == step.gpus_per_node else next(n for n in (72, 64, 48, 36, 32, 16, 8, 4, 1) if ranks % n == 0)
     )
-    return None if ranks % each else Machine(preset, ranks // each, each, float(step.nic_bytes_per_s), release)
+    return None if ranks % each else Machine(preset, ranks // each, each, float(step.nic_bytes_per_s), release, chunk)
 
 
 @lru_cache(maxsize=8)
@@ -78,7 +79,8 @@ def _calls(machine: Machine) -> NcclGroups:
     if machine.nodes > 1:
         spec |= {"nics_per_node": machine.gpus_per_node, "nic_bandwidth": f"{machine.nic_bytes_per_s:g} B/s"}
     topology = load_topology(TopologySpec.model_validate(spec), Path())
-    return NcclGroups(topology, Options(version=machine.release, mode="single"))
+    env = {"NCCL_P2P_NET_CHUNKSIZE": f"{machine.chunk}"} if machine.chunk else {}
+    return NcclGroups(topology, Options(version=machine.release, mode="single", env=env))
 
 
 class _Task(NamedTuple):
@@ -105,12 +107,19 @@ Progress = Callable[[Iterable[list[float]], str, int], Iterable[list[float]]]
 
 
 def simulated(
-    steps: Sequence[Step], values: Sequence[Values], workers: int = 1, progress: Progress | None = None
+    steps: Sequence[Step],
+    values: Sequence[Values],
+    workers: int = 1,
+    progress: Progress | None = None,
+    chunks: Sequence[int] | None = None,
 ) -> Float64:
-    """Seconds of each step with its own parameters; NaN where `machine_of` knows none. Alike ones are run once."""
+    """Seconds of each step with its own parameters; NaN where `machine_of` knows none. Alike ones are run once.
+
+    ``chunks``: of NCCL's sends between nodes, one for each step.
+    """
     known: dict[tuple[Machine, Step, int], list[int]] = {}
-    for i, (step, own) in enumerate(zip(steps, values, strict=True)):
-        machine = machine_of(step)
+    for i, (step, own, chunk) in enumerate(zip(steps, values, chunks or [0] * len(steps), strict=True)):
+        machine = machine_of(step, chunk)
         if machine is not None:
             known.setdefault((machine, step, id(own)), []).append(i)
     order = sorted(known, key=lambda one: one[0])
