@@ -19,7 +19,8 @@ from commsim.errors import InfeasibleError
 from commsim.training.flows import Axes
 from commsim.training.mesh import parts_of
 from commsim.training.pipeline import Action
-from commsim.training.simulate import StepRun, completes_gradients, last_of
+from commsim.training.simulate import StepRun
+from commsim.training.step_costs import completes_gradients, last_of
 from commsim.training.step_run import StepProgram, hides_parameters, message_bytes
 from commsim.training.work import chunk_calls
 
