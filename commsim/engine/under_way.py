@@ -54,6 +54,8 @@ class CallsUnderWay:
         near = self._groups.get(here)
         if near is None:
             near = self._groups[here] = self._near(call)
+        if not near:
+            return
         concerned = [run for one in near for run in runs[one]]
         some = tuple([run.call for run in concerned])
         paces = self._paces.get(some)

@@ -65,6 +65,8 @@ class Order:
     def block(self, stage: int, at: int) -> tuple[Action, ...]:
         """The actions that begin with the one at a position: it alone, none after the first of a joint block."""
         mine = self.actions[stage]
+        if not self.joint:
+            return mine[at : at + 1]
         if at and self.is_joint(stage, mine[at - 1]):
             return ()
         return mine[at : at + 1 + self.is_joint(stage, mine[at])]
@@ -103,7 +105,7 @@ class Order:
 
     def backward_kind(self, stage: int, micro_batch: int, chunk: int) -> Kind:
         """Whether a stage does a micro-batch's backward whole (B) or split (I)."""
-        return "B" if Action("B", micro_batch, chunk) in self._whole[stage] else "I"
+        return "B" if ("B", micro_batch, chunk) in self._whole[stage] else "I"
 
     @cached_property
     def first(self) -> list[int]:
@@ -128,14 +130,19 @@ class Order:
             mine = self.actions[stage]
             while at[stage] < len(mine):
                 block = self.block(stage, at[stage])
-                own = [number[stage][one] for one in block]
-                pairs = (need for one in block for need in self.needs(stage, one))
-                needed = [(s == stage, number[s].get(a, -1)) for s, a in pairs if (s, a) != (stage, mine[at[stage]])]
-                missing = next((n for _, n in needed if n not in ended), None)
+                begin = self.first[stage] + at[stage]
+                own, near, far = list(range(begin, begin + len(block))), list[int](), list[int]()
+                for one in block:
+                    for s, action in self.needs(stage, one):
+                        n = number[s].get(action, -1)
+                        if s != stage:
+                            far.append(n)
+                        elif n != begin:
+                            near.append(n)
+                missing = next((n for n in (*near, *far) if n not in ended), None)
                 if missing is not None:
                     waiting.setdefault(missing, []).append(stage)
                     break
-                near, far = ([n for here, n in needed if here is same] for same in (True, False))
                 made.append(BlockPlace(stage, block, own, near, far))
                 ended.update(own)
                 ready += [other for n in own for other in waiting.pop(n, [])]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from commsim.engine.timeline import Timeline
-from commsim.training.pipeline import Action, Order, run_of
+from commsim.training.pipeline import Order, run_of
 from commsim.training.step_costs import StepCosts
 from commsim.training.streams import NAMES, Streams
 from commsim.training.work import ChunkWork
@@ -24,7 +25,7 @@ class StepRun:
     """A simulated step. ``stage_*`` arrays are per stage of the first replica, in seconds."""
 
     step_s: float
-    timeline: Timeline
+    rows: list[tuple[float, float, int, int, int, int]]  # of the timeline
     compute_s: np.ndarray[Any, Any]
     exposed_s: dict[str, np.ndarray[Any, Any]]  # by axis: what lies inside the passes
     bubble_s: np.ndarray[Any, Any]  # idle although nothing is sent: the schedule's own
@@ -34,7 +35,12 @@ class StepRun:
     constant_s: float = 0.0  # between steps
     contended: bool = False  # some transfers meet on links that have not enough for all
     ends: dict[str, float] = field(default_factory=dict)
-    slowed_s: dict[tuple[int, Action], list[float]] = field(default_factory=dict)  # passes, bucket by bucket, longer by
+    slowed_s: dict[int, list[float]] = field(default_factory=dict)  # of actions by number, longer by, bucket by bucket
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """What the streams of all stages did."""
+        return Timeline.from_rows(self.rows, NAMES)
 
     def breakdown(self) -> dict[str, float]:
         """Seconds by cause, of the mean stage; they add up to the step."""
@@ -80,13 +86,12 @@ def _result(streams: Streams) -> StepRun:
     busy = compute + sum(exposed.values(), start=np.zeros(order.stages))
     update = max(machine.optimizer_s, default=0.0)
     # What gradients slow compute by is theirs; it adds up where the pipeline's last passes wait for one another.
-    every = [(stage, action) for stage, mine in enumerate(order.actions) for action in mine]
-    longer_s = [sum(streams.slowed.get(one, ())) for one in every]
+    longer_s = [sum(streams.slowed.get(number, ())) for number in range(len(alone))]
     beside = run_of(order, [a + b for a, b in zip(alone, longer_s, strict=True)]) if any(longer_s) else quiet
     slowed_s = min(beside.makespan_s, streams.pipeline_end) - quiet.makespan_s
     return StepRun(
         step_s=streams.end,
-        timeline=Timeline.from_rows(streams.rows, NAMES),
+        rows=streams.rows,
         compute_s=compute,
         exposed_s=exposed,
         bubble_s=quiet.makespan_s - busy,

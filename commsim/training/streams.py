@@ -69,8 +69,8 @@ class _Gradients:
 
 
 class Streams:
-    """Runs one step; `end`, `pipeline_end` and `gradients_end` in seconds, `rows` of its timeline, `slowed`: the
-    seconds by which passes were longer beside gradients, bucket by bucket."""
+    """Runs one step; `end`, `pipeline_end` and `gradients_end` in seconds, `rows` of its timeline, `slowed`: of
+    actions, by number, the seconds by which they were longer beside gradients, bucket by bucket."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Streams:
         self.clock = Clock()
         self.calls = None if machine.sharing is None else CallsUnderWay(self.clock, machine.sharing)
         self.rows: list[tuple[float, float, int, int, int, int]] = []
-        self.slowed: dict[tuple[int, Action], list[float]] = {}
+        self.slowed: dict[int, list[float]] = {}
         self.pass_s = {
             (place, kind): work.of(kind).seconds(machine.slowdown)
             for place, work in works.items()
@@ -171,7 +171,7 @@ class Streams:
         beside = min(max(self._dp_until[lane.stage] - self.clock.now, 0.0), seconds * slowdown)
         longer = float(beside * (1.0 - 1.0 / slowdown))
         if lane.replica == 0:
-            self.slowed.setdefault((lane.stage, self.order.actions[lane.stage][lane.at]), []).append(longer)
+            self.slowed.setdefault(self.order.first[lane.stage] + lane.at, []).append(longer)
         return longer
 
     def _fill(self, lane: _Lane) -> None:
