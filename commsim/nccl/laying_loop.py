@@ -5,6 +5,7 @@ A frame of the stack is a place where the search has a choice; it holds what its
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from commsim.engine.loops.compiled import compiled, inlined
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+Float64 = npt.NDArray[np.float64]
 
 IN_ORDER, REPLAY = 1, 2
 _CHANNEL, _ENTER, _NEXT, _NET, _FIRST = range(5)
@@ -72,7 +74,7 @@ class Rules(NamedTuple):
 class Found(NamedTuple):
     """What is to be beaten, and what beats it: Gb/s, hops, whether equal speed counts; channels laid, 0 for none."""
 
-    speed: npt.NDArray[np.float64]
+    speed: Float64
     numbers: Int64  # hops to beat; whether it is alike; channels of the new best; steps taken
     orders: Int64
     nets: Int64
@@ -100,7 +102,8 @@ def _port(choices: Choices, left: Int64, gpu: int) -> int:
     """What the PCIe port of a GPU has left, in whole GB/s."""
     if choices.port[gpu, 0] < 0:
         return -1
-    return min(left[choices.port[gpu, 0]], left[choices.port[gpu, 1]]) // 1000
+    least: int = min(left[choices.port[gpu, 0]], left[choices.port[gpu, 1]]) // 1000
+    return least
 
 
 @inlined
@@ -142,9 +145,15 @@ def _ahead(
     row[count] = _NONE
 
 
+def is_kept() -> bool:
+    """Whether an earlier run compiled the loop, which takes seconds; to load it takes a tenth of one."""
+    folder = lay.stats.cache_path
+    return folder is not None and any(Path(folder).glob("laying_loop.lay_*.nbi"))
+
+
 @compiled
 def lay(
-    rules: Rules, ways: Ways, choices: Choices, left: Int64, net_left: npt.NDArray[np.float64], time: Int64, found: Found
+    rules: Rules, ways: Ways, choices: Choices, left: Int64, net_left: Float64, time: Int64, found: Found
 ) -> None:  # fmt: skip
     """Lays channels in every way; `time` (2,): the steps left to the search and to that in the order of the bus."""
     n, m = rules.gpus, rules.nets
@@ -273,7 +282,7 @@ def lay(
             leave, back, order, whose = at[4], -1, at[6], at[7]
         if not arrives:
             f -= 1
-            if kind == _CHANNEL and f >= 0 or kind == _ENTER and m == 0 and f >= 0:
+            if (kind == _CHANNEL and f >= 0) or (kind == _ENTER and m == 0 and f >= 0):
                 channels -= 1
                 clock = frame[f + 1, 3]
             continue

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.nccl.laying import IN_ORDER_BUDGET
+from commsim.nccl.candidates import Candidates
 from commsim.nccl.laying_loop import Choices, Found, Rules, Ways, lay
 from commsim.nccl.paths import DIS, Path
-
-if TYPE_CHECKING:
-    from commsim.nccl.laying import Laying
+from commsim.nccl.solution import IN_ORDER_BUDGET, Solution
 
 Int64 = npt.NDArray[np.int64]
 
 
-class Tables:
-    """The tables of one node, for searches under any settings."""
+class Laid(NamedTuple):
+    """What a search came to: the steps that it took, what it left of its own, and a better solution if it has one."""
 
-    def __init__(self, laying: Laying) -> None:
-        self.laying, view = laying, laying.view
+    steps: int
+    time_left: int
+    better: Solution | None
+
+
+class Tables:
+    """The tables of one node, for searches under any settings; `left` and `net_left` as `Laying` counts them."""
+
+    def __init__(self, candidates: Candidates, left: list[int], net_left: list[float]) -> None:
+        self.candidates, self._left, self._net_left = candidates, left, net_left
+        self.view = view = candidates.view
         self.gpus, self.nets = view.gpus, view.nets
         inner = [path for row in view.gpu_gpu for path in row]
         self.paths = [*inner, *(p for row in view.gpu_net for p in row), *(p for row in view.net_gpu for p in row)]
@@ -40,7 +48,7 @@ class Tables:
 
     def _row(self, path: Path, *, to_gpu: bool) -> list[tuple[int, bool, bool]]:
         """The links of a path, whether Intel's root takes more of them, and whether they are reads that a write costs."""
-        view, row = self.laying.view, list[tuple[int, bool, bool]]()
+        view, row = self.view, list[tuple[int, bool, bool]]()
         for link in path.links:
             intel = path.through_intel and view.is_pci[link]
             row.append((link, intel, False))
@@ -48,31 +56,25 @@ class Tables:
                 row.append((view.reverse[link], intel, True))
         return row
 
-    def fill(self) -> bool:
-        """Lays channels under the settings in force; whether that gave a better solution, which is then the best."""
-        laying, now, best = self.laying, self.laying.now, self.laying.best
-        alike = (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic)
+    def fill(self, now: Solution, best: Solution, *, crossed: bool) -> Laid:
+        """Lays channels under the settings of `now`; `crossed`: in pairs, each the way of the other."""
         found = Found(
             np.array([now.intra, best.channels * best.intra]),
-            np.array([best.hops, int(alike), 0, 0]),
+            np.array([best.hops, (now.pattern, now.cross_nic) == (best.pattern, best.cross_nic), 0, 0], np.int64),
             np.zeros((now.most, self.gpus), np.int64),
             np.zeros((now.most, 2), np.int64),
         )
-        left, net_left = np.array(laying.left, np.int64), np.array(laying.net_left)
         time = np.array([now.budget, 0])
-        lay(self._rules(), self._ways(), self._choices(), left, net_left, time, found)
-        laying.spend(int(found.numbers[3]), int(time[0]))
-        channels = int(found.numbers[2])
+        left = np.array(self._left, np.int64), np.array(self._net_left, np.float64)
+        lay(self._rules(now, crossed=crossed), self._ways(now), self._choices(now), *left, time, found)
+        hops, _, channels, steps = found.numbers.tolist()
+        better = None
         if channels:
-            now.channels, now.hops = channels, int(found.numbers[0])
-            now.orders = found.orders[:channels].tolist()
-            now.nets = [(a, b) for a, b in found.nets[:channels].tolist()]
-            laying.best = now.copy()
-            now.channels = now.hops = 0
-        return channels > 0
+            orders, nets = found.orders[:channels].tolist(), [(a, b) for a, b in found.nets[:channels].tolist()]
+            better = replace(now, channels=channels, hops=hops, orders=orders, nets=nets)
+        return Laid(steps, int(time[0]), better)
 
-    def _rules(self) -> Rules:
-        now, view = self.laying.now, self.laying.view
+    def _rules(self, now: Solution, *, crossed: bool) -> Rules:
         return Rules(
             gpus=self.gpus,
             nets=self.nets,
@@ -81,33 +83,33 @@ class Tables:
             ring=now.pattern == "RING",
             balanced=now.pattern == "BALANCED_TREE",
             tree=now.pattern == "TREE",
-            crossed=self.laying.crossed(),
+            crossed=crossed,
             kept_nic=now.cross_nic == 0,
             same=now.same,
-            nvswitch=view.nvswitch,
-            replays=not self.laying.new_order_only,
-            turned=not self.laying.local_first,
+            nvswitch=self.view.nvswitch,
+            replays=not self.candidates.new_orders_only,
+            turned=self.candidates.turned,
             gbps=int(now.inter),
             in_order=IN_ORDER_BUDGET,
         )
 
-    def _ways(self) -> Ways:
-        now = self.laying.now
+    def _ways(self, now: Solution) -> Ways:
         out = now.inter / 2 if now.pattern == "BALANCED_TREE" else now.inter
         cost = np.stack([self._cost(now.intra), self._cost(now.inter), self._cost(out)])
         n, m = self.gpus, self.nets
         inner, to_net, from_net = np.split(self._type, [n * n, n * n + n * m])
         inner, to_net, from_net = inner.reshape(n, n), to_net.reshape(n, m), from_net.reshape(m, n)
+        limits = (
+            (inner, inner.T, now.type_intra),
+            (to_net, from_net.T, now.type_inter),
+            (from_net, to_net.T, now.type_inter),
+        )
+        there_and_back = "TREE" in now.pattern
         fits = [
-            self._fits(inner, inner.T, now.type_intra),
-            self._fits(to_net, from_net.T, now.type_inter),
-            self._fits(from_net, to_net.T, now.type_inter),
+            ((there <= limit) & (there < DIS) & ((back <= limit) | (not there_and_back))).ravel()
+            for there, back, limit in limits
         ]
-        return Ways(self._ptr, self._link, cost, self._hops, np.concatenate([each.ravel() for each in fits]))
-
-    def _fits(self, types: Int64, back: Int64, limit: int) -> npt.NDArray[np.bool_]:
-        near = (types <= limit) & (types < DIS)
-        return near & (back <= limit) if "TREE" in self.laying.now.pattern else near
+        return Ways(self._ptr, self._link, cost, self._hops, np.concatenate(fits))
 
     def _cost(self, gbps: float) -> Int64:
         """What a channel of a speed takes of the links of all paths, MB/s, rounded as NCCL does."""
@@ -116,37 +118,33 @@ class Tables:
             self._costs[gbps] = np.rint(np.where(self._reads, cost / 8, cost)).astype(np.int64)
         return self._costs[gbps]
 
-    def _choices(self) -> Choices:
-        laying, n, m = self.laying, self.gpus, self.nets
+    def _choices(self, now: Solution) -> Choices:
+        n, m, candidates = self.gpus, self.nets, self.candidates
         nets = np.full((n + 1, m), -1, np.int64)
-        for gpu in range(-1, n):
-            some = laying.nets_of(gpu) if m else []
-            nets[gpu + 1, : len(some)] = some
         enter = np.full((m, n), -1, np.int64)
+        for gpu in range(-1, n if m else -1):
+            some = candidates.nets(gpu, now.type_inter)
+            nets[gpu + 1, : len(some)] = some
         for net in range(m):
-            if laying.local_first:
-                some = laying.entries(net, int(laying.now.inter))
-                enter[net, : len(some)] = some
-            else:
-                some = laying.entries(net, int(laying.now.inter), turned=False)
-                enter[net, some] = some
-        key = laying.now.pattern
-        if key not in self._ahead:
-            self._ahead[key] = self._followers()
-        return Choices(nets, enter, *self._ahead[key], self._port)
+            some = candidates.entries(net, int(now.inter), 0)
+            # Those that turn stand in their own places, so that the loop can begin at any.
+            enter[net, some if candidates.turned else range(len(some))] = some
+        if now.pattern not in self._ahead:
+            self._ahead[now.pattern] = self._followers(now.pattern)
+        return Choices(nets, enter, *self._ahead[now.pattern], self._port)
 
-    def _followers(self) -> tuple[Int64, Int64, Int64]:
+    def _followers(self, pattern: str) -> tuple[Int64, Int64, Int64]:
         """Of each GPU those that can follow, towards no NIC and each, with what their order hangs on."""
-        laying, n = self.laying, self.gpus
+        n, candidates = self.gpus, self.candidates
         ahead, wide, inside = (np.full((self.nets + 1, n, n), -1, np.int64) for _ in range(3))
         known: dict[tuple[int, int], int] = {}
         for gpu in range(n):
-            if laying.view.nvswitch:
-                some = laying.neighbours(gpu)
+            if self.view.nvswitch:
+                some = candidates.neighbours(gpu, pattern)
                 ahead[0, gpu, : len(some)] = some
                 continue
             for net in range(-1, self.nets):
-                for k, (there, way, width) in enumerate(laying.followers(gpu, net)):
+                for k, (there, way, width) in enumerate(candidates.followers(gpu, net)):
                     ahead[net + 1, gpu, k], wide[net + 1, gpu, k] = there, width
                     inside[net + 1, gpu, k] = known.setdefault(way, len(known))
         return ahead, wide, inside
