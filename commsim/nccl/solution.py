@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from commsim.nccl.paths import NVL, PIX
 
 GLOBAL_BUDGET, _BUDGET, _BUDGET_SAME, IN_ORDER_BUDGET = 1 << 19, 1 << 14, 1 << 8, 1 << 10
-"""Steps of all searches of a pattern, of one, of one whose channels are all the same, of one in the order of the bus."""
+"""Steps of all searches of a pattern, of one, of one of equal channels, and of one in the order of the PCI bus."""
 
 
 @dataclass
