@@ -108,7 +108,7 @@ def _port(choices: Choices, left: Int64, gpu: int) -> int:
 
 @inlined
 def _ahead(
-    rules: Rules, choices: Choices, left: Int64, row: Int64, used: int, gpu: int, net: int, last: bool
+    rules: Rules, choices: Choices, left: Int64, row: Int64, used: Bool, gpu: int, net: int, last: bool
 ) -> None:  # fmt: skip
     """Writes the GPUs to go on to; `last`: the channel does not leave for a NIC after the next one."""
     count = 0
@@ -116,7 +116,7 @@ def _ahead(
         there = choices.ahead[net + 1, gpu, k]
         if there < 0:
             break
-        if not used >> there & 1:
+        if not used[there]:
             row[count] = k
             count += 1
     if net >= 0:
@@ -163,7 +163,7 @@ def lay(
     frame = np.empty((deep, 11), np.int64)
     rows = np.empty((deep, max(n, m) + 1), np.int64)
     orders, nets = np.zeros((rules.most, n), np.int64), np.full((rules.most, 2), -1, np.int64)
-    used = np.zeros(rules.most + 1, np.int64)
+    used = np.zeros((rules.most + 1, n), np.bool_)
     channels, hops, clock = 0, 0, 0
     to_net, to_first = (n - 1 if rules.ring else 0) if m else -1, n - 1 if rules.ring and not m else -1
     gpu = step = order = whose = 0
@@ -179,7 +179,7 @@ def lay(
             hops -= ways.hops[at[8]]
             at[8] = -1
         if at[10] >= 0:
-            used[channels] ^= 1 << at[10]
+            used[channels, at[10]] = False
             at[10] = -1
         arrives = False
         if kind == _CHANNEL:
@@ -239,7 +239,7 @@ def lay(
                     if m > 0:
                         at[8], at[9] = path, 1
                         hops += ways.hops[path]
-                    used[channels] ^= 1 << start
+                    used[channels, start] = True
                     at[10] = start
                     arrives, gpu, step = True, start, 0
                     leave, back = to_net, to_first
@@ -254,7 +254,7 @@ def lay(
                     continue
                 at[8], at[9], at[10] = path, 0, there
                 hops += ways.hops[path]
-                used[channels] ^= 1 << there
+                used[channels, there] = True
                 arrives, gpu, step = True, there, at[3] + 1
                 leave, back, order, whose = at[4], at[5], at[6], at[7]
         elif kind == _NET:
@@ -309,7 +309,6 @@ def lay(
                 frame[f] = -1
                 frame[f, 0], frame[f, 1], frame[f, 3] = _CHANNEL if m else _ENTER, 0, clock
                 clock = whose
-                used[channels] = 0
                 break
             orders[channels, step] = gpu
             if step == leave:

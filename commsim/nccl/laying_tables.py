@@ -47,7 +47,7 @@ class Tables:
         self._port = np.array([ports or (-1, -1) for ports in view.gpu_ports], np.int64).reshape(-1, 2)
 
     def _row(self, path: Path, *, to_gpu: bool) -> list[tuple[int, bool, bool]]:
-        """The links of a path, whether Intel's root takes more of each, and whether it is for reads that a write costs."""
+        """The links of a path, whether Intel's root takes more of each, and whether for a write's reads."""
         view, row = self.view, list[tuple[int, bool, bool]]()
         for link in path.links:
             intel = path.through_intel and view.is_pci[link]
