@@ -36,7 +36,7 @@ def filled(view: NodeView, version: Version, now: Solution) -> tuple[dict[str, A
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_loop_takes_the_same_steps(pattern: str, version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compare(MACHINES, pattern, version, monkeypatch) > len(MACHINES)
+    assert compare(MACHINES, pattern, version, monkeypatch) > 5
 
 
 @pytest.mark.slow
