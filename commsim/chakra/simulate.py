@@ -90,12 +90,12 @@ def simulate(program: TraceProgram, shared: SharedLinks | None = None) -> TraceR
 
 class _TraceSimulation:
     def __init__(self, program: TraceProgram, shared: SharedLinks | None) -> None:
-        from commsim.engine.clock import Clock
+        from commsim.engine.clock import EventClock
         from commsim.engine.under_way import CallsUnderWay
 
         self.program, self.shared = program, shared
         self.contended = shared is not None and shared.contended
-        self.clock = Clock()
+        self.clock = EventClock()
         self.calls = CallsUnderWay(self.clock, shared.sharing) if shared is not None and shared.contended else None
         count = len(program.operations)
         self.start, self.end, self.came = np.zeros(count), np.full(count, -1.0), np.zeros(count)

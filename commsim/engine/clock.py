@@ -24,7 +24,7 @@ class Clocks(Protocol):
         """Calls `then(what)` so many seconds from now."""
 
 
-class Clock:
+class EventClock:
     """A clock of its own; `now` in seconds."""
 
     __slots__ = ("_asked", "_later", "now")

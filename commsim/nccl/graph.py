@@ -21,7 +21,7 @@ from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
-    from commsim.nccl.solution import Solution
+    from commsim.nccl.system import Solution
 
 
 def max_channels(version: Version) -> int:

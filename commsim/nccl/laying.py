@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from commsim.nccl.candidates import Candidates
 from commsim.nccl.paths import DIS, Path
-from commsim.nccl.solution import GLOBAL_BUDGET, IN_ORDER_BUDGET, Solution
+from commsim.nccl.system import GLOBAL_BUDGET, IN_ORDER_BUDGET, Solution
 from commsim.nccl.version import Version
-from commsim.nccl.view import NodeView
+from commsim.nccl.view import Candidates, NodeView
 
 if TYPE_CHECKING:
     from commsim.nccl.laying_tables import Tables

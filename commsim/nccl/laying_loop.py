@@ -22,7 +22,7 @@ _CHANNEL, _ENTER, _NEXT, _NET, _FIRST = range(5)
 _NONE = -1
 
 
-class Ways(NamedTuple):
+class PathTable(NamedTuple):
     """Paths as rows of links: those from GPU to GPU, from GPUs to NICs, from NICs to GPUs, numbered in this order.
 
     `cost`: what a channel takes of each link of them, (3, links): inside the node, from a NIC, to a NIC. `fits`:
@@ -81,7 +81,7 @@ class Found(NamedTuple):
 
 
 @inlined
-def _takes(ways: Ways, left: Int64, path: int, rate: int) -> bool:
+def _takes(ways: PathTable, left: Int64, path: int, rate: int) -> bool:
     """Takes bandwidth of every link of a path, or of none."""
     for i in range(ways.ptr[path], ways.ptr[path + 1]):
         if left[ways.link[i]] < ways.cost[rate, i]:
@@ -92,7 +92,7 @@ def _takes(ways: Ways, left: Int64, path: int, rate: int) -> bool:
 
 
 @inlined
-def _gives(ways: Ways, left: Int64, path: int, rate: int) -> None:
+def _gives(ways: PathTable, left: Int64, path: int, rate: int) -> None:
     for i in range(ways.ptr[path], ways.ptr[path + 1]):
         left[ways.link[i]] += ways.cost[rate, i]
 
@@ -153,7 +153,7 @@ def is_kept() -> bool:
 
 @compiled
 def lay(
-    rules: Rules, ways: Ways, choices: Choices, left: Int64, net_left: Float64, time: Int64, found: Found
+    rules: Rules, ways: PathTable, choices: Choices, left: Int64, net_left: Float64, time: Int64, found: Found
 ) -> None:  # fmt: skip
     """Lays channels in every way; `time` (2,): the steps left to the search and to that in the order of the bus."""
     n, m = rules.gpus, rules.nets

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commsim.nccl.candidates import Candidates
-from commsim.nccl.laying_loop import Choices, Found, Rules, Ways, lay
+from commsim.nccl.laying_loop import Choices, Found, PathTable, Rules, lay
 from commsim.nccl.paths import DIS, Path
-from commsim.nccl.solution import IN_ORDER_BUDGET, Solution
+from commsim.nccl.system import IN_ORDER_BUDGET, Solution
+from commsim.nccl.view import Candidates
 
 Int64 = npt.NDArray[np.int64]
 
 
-class Laid(NamedTuple):
+class Searched(NamedTuple):
     """What a search came to: the steps that it took, what it left of its own, and a better solution if it has one."""
 
     steps: int
@@ -56,7 +56,7 @@ class Tables:
                 row.append((view.reverse[link], intel, True))
         return row
 
-    def fill(self, now: Solution, best: Solution, *, crossed: bool) -> Laid:
+    def fill(self, now: Solution, best: Solution, *, crossed: bool) -> Searched:
         """Lays channels under the settings of `now`; `crossed`: in pairs, each the way of the other."""
         found = Found(
             np.array([now.intra, best.channels * best.intra]),
@@ -72,7 +72,7 @@ class Tables:
         if channels:
             orders, nets = found.orders[:channels].tolist(), [(a, b) for a, b in found.nets[:channels].tolist()]
             better = replace(now, channels=channels, hops=hops, orders=orders, nets=nets)
-        return Laid(steps, int(time[0]), better)
+        return Searched(steps, int(time[0]), better)
 
     def _rules(self, now: Solution, *, crossed: bool) -> Rules:
         return Rules(
@@ -93,7 +93,7 @@ class Tables:
             in_order=IN_ORDER_BUDGET,
         )
 
-    def _ways(self, now: Solution) -> Ways:
+    def _ways(self, now: Solution) -> PathTable:
         out = now.inter / 2 if now.pattern == "BALANCED_TREE" else now.inter
         cost = np.stack([self._cost(now.intra), self._cost(now.inter), self._cost(out)])
         n, m = self.gpus, self.nets
@@ -109,7 +109,7 @@ class Tables:
             ((there <= limit) & (there < DIS) & ((back <= limit) | (not there_and_back))).ravel()
             for there, back, limit in limits
         ]
-        return Ways(self._ptr, self._link, cost, self._hops, np.concatenate(fits))
+        return PathTable(self._ptr, self._link, cost, self._hops, np.concatenate(fits))
 
     def _cost(self, gbps: float) -> Int64:
         """What a channel of a speed takes of the links of all paths, MB/s, rounded as NCCL does."""

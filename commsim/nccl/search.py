@@ -18,8 +18,7 @@ from itertools import product
 from commsim.nccl.channels import MOST_NVLS_HEADS
 from commsim.nccl.laying import Laying, crossing
 from commsim.nccl.paths import DIS, LOC, NVL, PIX, PXN, SYS, Path
-from commsim.nccl.solution import GLOBAL_BUDGET, Solution
-from commsim.nccl.system import speeds
+from commsim.nccl.system import GLOBAL_BUDGET, Solution, speeds
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView
 

@@ -16,7 +16,7 @@ import numpy as np
 from commsim.engine.timeline import Timeline
 from commsim.training.pipeline import Order, run_of
 from commsim.training.step_costs import StepCosts
-from commsim.training.streams import NAMES, Streams
+from commsim.training.streams import NAMES, StepStreams
 from commsim.training.work import ChunkWork
 
 
@@ -62,10 +62,10 @@ def simulate(
     replicas = [dict.fromkeys(range(order.stages), 1.0)]
     if stragglers:
         replicas.append({s: stragglers.get(s, 1.0) for s in range(order.stages)})
-    return _result(Streams(order, works, machine, replicas))
+    return _result(StepStreams(order, works, machine, replicas))
 
 
-def _result(streams: Streams) -> StepRun:
+def _result(streams: StepStreams) -> StepRun:
     """What a run step says."""
     order, machine, works = streams.order, streams.machine, streams.works
     factors = streams.replicas[-1]
@@ -105,7 +105,7 @@ def _result(streams: Streams) -> StepRun:
     )
 
 
-def _added(streams: Streams, stage: int, factor: float) -> tuple[float, dict[str, float]]:
+def _added(streams: StepStreams, stage: int, factor: float) -> tuple[float, dict[str, float]]:
     """Seconds of compute of a stage's passes, and of what lies open of their exchanges by axis."""
     known: dict[tuple[int, str], tuple[float, list[tuple[str, float]]]] = {}
     compute, exposed = 0.0, dict[str, float]()

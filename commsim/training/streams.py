@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from commsim.engine.clock import Clock, Then
+from commsim.engine.clock import EventClock, Then
 from commsim.engine.under_way import CallsUnderWay
 from commsim.training.flows import Flow
 from commsim.training.pipeline import Action, Order
@@ -21,7 +21,7 @@ from commsim.training.step_costs import StepCosts, completes_gradients, last_of
 from commsim.training.work import ChunkWork
 
 STREAMS = ("compute", "tp", "cp", "ep", "pp", "dp")
-"""Streams of a stage, as the timeline numbers them."""
+"""StepStreams of a stage, as the timeline numbers them."""
 
 NAMES = ("F", "B", "I", "W", "tp", "cp", "ep", "send", "reduce", "gather", "optimizer")
 
@@ -68,7 +68,7 @@ class _Gradients:
     begun: float = 0.0
 
 
-class Streams:
+class StepStreams:
     """Runs one step; `end`, `pipeline_end` and `gradients_end` in seconds, `rows` of its timeline, `slowed`: of
     actions, by number, the seconds by which they were longer beside gradients, bucket by bucket."""
 
@@ -80,7 +80,7 @@ class Streams:
         replicas: list[dict[int, float]],
     ) -> None:
         self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
-        self.clock = Clock()
+        self.clock = EventClock()
         self.calls = None if machine.sharing is None else CallsUnderWay(self.clock, machine.sharing)
         self.rows: list[tuple[float, float, int, int, int, int]] = []
         self.slowed: dict[int, list[float]] = {}

@@ -11,7 +11,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commsim.engine.clock import Clock, SimpyClock
+from commsim.engine.clock import EventClock, SimpyClock
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing, beside
 from commsim.engine.under_way import CallsUnderWay
 
@@ -30,7 +30,7 @@ def by_events(calls: list[CallTraffic]) -> list[float]:
     """Seconds of each call from its start, as events of a clock, and the same of a simpy environment."""
     env: Any = simpy.Environment()
     sharing = Sharing(calls)
-    seconds = [run_by(Clock(), sharing, calls, lambda clock: clock.run())]
+    seconds = [run_by(EventClock(), sharing, calls, lambda clock: clock.run())]
     seconds.append(run_by(SimpyClock(env), sharing, calls, lambda _: env.run()))
     assert seconds[0] == seconds[1]
     return seconds[0]
@@ -72,7 +72,7 @@ def test_calls_that_leave_each_other_room_do_not_meet() -> None:
 
 def test_one_call_twice_at_once_shares_with_itself() -> None:
     calls = [call(1.0, (0, 1.0)), call(9.0, (0, 0.9))]
-    clock, ends = Clock(), list[float]()
+    clock, ends = EventClock(), list[float]()
     under_way = CallsUnderWay(clock, Sharing(calls))
     for _ in range(2):
         under_way.start(0, 1.0, lambda _: ends.append(clock.now))

@@ -12,7 +12,7 @@ from commsim.nccl import laying, laying_loop, laying_tables
 from commsim.nccl.laying import Laying
 from commsim.nccl.paths import SYS
 from commsim.nccl.search import search
-from commsim.nccl.solution import Solution
+from commsim.nccl.system import Solution
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView, view_of
 from commsim.topology.presets import load_preset

@@ -232,14 +232,14 @@ def test_what_shares_no_link_is_not_held_up(calls: NcclGroups) -> None:
 
 def test_two_flows_over_one_card_take_what_it_needs_for_both(calls: NcclGroups) -> None:
     """A send, which asks for less than half of a card, keeps its pace; gradients have what it leaves, then all."""
-    from commsim.engine.clock import Clock
+    from commsim.engine.clock import EventClock
     from commsim.engine.under_way import CallsUnderWay
 
     one = step(tp=8, pp=2, dp=4, global_batch_size=8)
     program = step_program(one, per_layer(), calls, optimizer_s=[0.0, 0.0], calls=calls)
     send, reduce = program.machine.sends[0, 1], program.machine.reduces[0][0][0]
     assert program.machine.sharing is not None
-    clock, ends = Clock(), dict[str, float]()
+    clock, ends = EventClock(), dict[str, float]()
     under_way = CallsUnderWay(clock, program.machine.sharing)
     for name, flow in (("send", send), ("reduce", reduce)):
         under_way.start(flow.shared, flow.seconds, lambda of: ends.update({of: clock.now}), name)
