@@ -19,7 +19,8 @@ from commsim.errors import InfeasibleError
 from commsim.training.flows import Axes
 from commsim.training.mesh import parts_of
 from commsim.training.pipeline import Action
-from commsim.training.simulate import StepRun, completes_gradients, last_of
+from commsim.training.simulate import StepRun
+from commsim.training.step_costs import completes_gradients, last_of
 from commsim.training.step_run import StepProgram, hides_parameters, message_bytes
 from commsim.training.work import chunk_calls
 
@@ -76,8 +77,10 @@ class StepTraces:
 class _Stage:
     """The nodes of a rank of a stage; peers are stages, and ``groups`` says of a collective's id over which axes."""
 
-    def __init__(self, program: StepProgram, stage: int, slowed: Mapping[tuple[int, Action], Sequence[float]]) -> None:
-        self.program, self.stage, self._slowed = program, stage, slowed
+    def __init__(self, program: StepProgram, stage: int, slowed: Mapping[int, Sequence[float]]) -> None:
+        self.program, self.stage, first = program, stage, program.order.first[stage]
+        # Per bucket, or of the pass.
+        self._slowed = {a: slowed.get(first + at, [0.0]) for at, a in enumerate(program.order.actions[stage])}
         self.nodes: list[Node] = []
         self.groups: dict[int, Axes] = {}
         self._last = last_of(program.order)
@@ -148,7 +151,7 @@ class _Stage:
         fractions = np.cumsum([flow.nbytes for flow in flows]) / total if flows else np.zeros(0)
         pieces = self._pieces(action)
         whole = sum(seconds for seconds, _ in pieces)
-        longer = self._slowed.get((stage, action), [0.0])  # per bucket, or of the pass
+        longer = self._slowed[action]
         at, last, filled = 0.0, before, 0
         for i, (seconds, call) in enumerate(pieces):
             if call is not None:

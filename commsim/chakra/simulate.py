@@ -1,4 +1,4 @@
-"""A program of traces as streams of simpy: every rank's GPU, host and memory, and the transfers between ranks.
+"""A program of traces as streams: every rank's GPU, host and memory, and the transfers between ranks.
 
 An operation starts when all that it depends on has ended and what it occupies is free: compute runs on one stream of
 the GPU, host work on one of the host; the calls of a process group follow one another, as on one NCCL communicator, and
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -90,14 +90,13 @@ def simulate(program: TraceProgram, shared: SharedLinks | None = None) -> TraceR
 
 class _TraceSimulation:
     def __init__(self, program: TraceProgram, shared: SharedLinks | None) -> None:
-        import simpy
-
+        from commsim.engine.clock import EventClock
         from commsim.engine.under_way import CallsUnderWay
 
         self.program, self.shared = program, shared
         self.contended = shared is not None and shared.contended
-        self.env: Any = simpy.Environment()
-        self.calls = CallsUnderWay(self.env, shared.sharing) if shared is not None and shared.contended else None
+        self.clock = EventClock()
+        self.calls = CallsUnderWay(self.clock, shared.sharing) if shared is not None and shared.contended else None
         count = len(program.operations)
         self.start, self.end, self.came = np.zeros(count), np.full(count, -1.0), np.zeros(count)
         self.before = np.full(count, -1, np.int64)
@@ -113,7 +112,7 @@ class _TraceSimulation:
             if not waits:
                 self._ready(index, -1)
         self._settle()
-        self.env.run()
+        self.clock.run()
         left = np.flatnonzero(self.end < 0)
         if left.size:
             raise self._stuck(left)
@@ -149,29 +148,26 @@ class _TraceSimulation:
         self._begin(index, self.program.operations[index])
 
     def _begin(self, index: int, operation: TraceOperation) -> None:
-        self.start[index] = self.env.now
+        self.start[index] = self.clock.now
         key = self.program.keys[operation.line] if operation.line >= 0 else None
         number = self.shared.number(key, operation) if self.shared is not None and key is not None else -1
         if self.calls is not None and self.calls.meets(number):
-            self._after(self.calls.start(number, operation.seconds), index)
+            self.calls.start(number, operation.seconds, self._passed, index)
         elif operation.seconds > 0:
-            self._after(self.env.timeout(operation.seconds), index)
+            self.clock.after(operation.seconds, self._passed, index)
         else:
             self._zero.append(index)
 
-    def _after(self, event: Any, index: int) -> None:
-        def ended(_: Any) -> None:
-            self._zero.append(index)
-            self._settle()
-
-        event.callbacks.append(ended)
+    def _passed(self, index: int) -> None:
+        self._zero.append(index)
+        self._settle()
 
     def _settle(self) -> None:
         while self._zero:
             self._ended(self._zero.popleft())
 
     def _ended(self, index: int) -> None:
-        operation, now = self.program.operations[index], self.env.now
+        operation, now = self.program.operations[index], self.clock.now
         self.end[index] = now
         if operation.line >= 0:
             self.lines[operation.line].busy = False

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from commsim.engine.clock import SimpyClock
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing
 from commsim.engine.under_way import CallsUnderWay
 from commsim.generation.memory import replica_memory
@@ -85,14 +86,16 @@ class CacheWays:
 
         def send(env: Any, reader: int, decoder: int, tokens: int) -> Generator[Any, Any, None]:
             if self._sharing is not None and not under_way:
-                under_way.append(CallsUnderWay(env, self._sharing))
+                under_way.append(CallsUnderWay(SimpyClock(env), self._sharing))
             before, arrived = last.get((reader, decoder)), env.event()
             last[reader, decoder] = arrived
             if before is not None and not before.processed:
                 yield before
             seconds, number = self.seconds(reader, decoder, tokens), self._number(reader, decoder)
             if under_way and under_way[0].meets(number):
-                yield under_way[0].start(number, seconds)
+                through = env.event()
+                under_way[0].start(number, seconds, through.succeed)
+                yield through
             else:
                 yield env.timeout(seconds)
             arrived.succeed()

@@ -21,6 +21,7 @@ from commsim.topology.graph import Topology
 
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
+    from commsim.nccl.system import Solution
 
 
 def max_channels(version: Version) -> int:
@@ -153,6 +154,7 @@ _T = TypeVar("_T")
 
 _MOST_KEPT = 256
 _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
+_SEARCHED: dict[tuple[object, ...], Solution] = {}
 _OWN_NICS: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
@@ -225,9 +227,14 @@ def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> di
     view = view_of(topology, version, env)
     crossing = whole(env, "NCCL_CROSS_NIC")
     cross = 2 if crossing is None else crossing
+    # Machines that differ in what NCCL does not look at, and settings that come to the same, give the same view.
+    looks = repr(view)
 
     def graph(pattern: str, least: int, most: int) -> Graph | None:
-        solution = search(view, pattern, version, least=least, most=most, cross_nic=cross)
+        key = looks, pattern, version, least, most, cross
+        solution = _kept(
+            _SEARCHED, key, lambda: search(view, pattern, version, least=least, most=most, cross_nic=cross)
+        )
         if not solution.channels:
             return None
         return Graph(

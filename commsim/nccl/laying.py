@@ -5,53 +5,28 @@ A channel takes bandwidth of each link on its way and gives it back when all tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
-from commsim.nccl.paths import DIS, NO_PATH, NVL, PIX, Path
+from commsim.nccl.paths import DIS, Path
+from commsim.nccl.system import GLOBAL_BUDGET, IN_ORDER_BUDGET, Solution
 from commsim.nccl.version import Version
-from commsim.nccl.view import NodeView
+from commsim.nccl.view import Candidates, NodeView
+
+if TYPE_CHECKING:
+    from commsim.nccl.laying_tables import Tables
 
 _MOST_STEPS = 1 << 18
 """Of all searches for one pattern together, once there is a solution, by 8 GPUs; NCCL allows twice as many."""
 
-GLOBAL_BUDGET, _BUDGET, _BUDGET_SAME, _BUDGET_IN_ORDER = 1 << 19, 1 << 14, 1 << 8, 1 << 10
+_WORTH_LOADING, _WORTH_COMPILING = 1 << 16, 1 << 18
+"""Steps of searches for a pattern, half a second and two, after which numba is loaded for those to come, and the loop
+compiled where no earlier run did."""
+
 _IN_ORDER, _REPLAY = 1, 2
 
 _CROSSING_SINCE: Version = (2, 23, 0)
 """From then on only rings that cross NICs do so in pairs of channels, each the way of the other; trees as they like."""
-
-_LOCAL_GPUS_SINCE: Version = (2, 27, 0)
-_LOCAL_GPU_FIRST_SINCE: Version = (2, 27, 5)
-"""How a version picks the GPU at which a channel enters from a NIC (ncclTopoSearchRecNet)."""
-
-
-@dataclass
-class Solution:
-    """A state of the search: the settings in force and the channels laid so far."""
-
-    pattern: str
-    least: int
-    most: int
-    cross_nic: int = 0
-    same: bool = True
-    intra: float = 0.0
-    inter: float = 0.0
-    type_intra: int = NVL
-    type_inter: int = PIX
-    channels: int = 0
-    hops: int = 0
-    orders: list[list[int]] = field(default_factory=list)
-    nets: list[tuple[int, int]] = field(default_factory=list)
-
-    def copy(self) -> Solution:
-        """A state of its own."""
-        return replace(self, orders=[list(o) for o in self.orders[: self.channels]], nets=self.nets[: self.channels])
-
-    @property
-    def budget(self) -> int:
-        """Steps that a search under these settings may take."""
-        return _BUDGET_SAME if self.same else _BUDGET
 
 
 class _Way(NamedTuple):
@@ -77,27 +52,47 @@ class Laying:
     def __init__(self, view: NodeView, version: Version, best: Solution) -> None:
         self.view, self.version = view, version
         self.now = self.best = best
-        self.steps = _MOST_STEPS * 8 // view.gpus if view.gpus > 8 else 2 * GLOBAL_BUDGET
+        self.steps = self._most = _MOST_STEPS * 8 // view.gpus if view.gpus > 8 else 2 * GLOBAL_BUDGET
         self._used = [0] * view.gpus  # by the channels of these bits
         self._time = [0]
         self._left = [round(1000 * gbps) for gbps in view.left]  # MB/s, as NCCL rounds what is left
         self._net_left = list(view.net_left)
-        self._local_gpu = [view.local_gpu(n) for n in range(view.nets)]
-        self._order_of_nets: dict[tuple[int, int], list[int]] = {}
+        self.candidates = Candidates(view, version)
         self._cost: dict[tuple[int, float], tuple[tuple[int, int], ...]] = {}
-        self._beside: dict[tuple[int, str], list[int]] = {}
-        self._nearest: dict[int, set[int]] = {}  # of each NIC the GPUs with the best path from it
         self._inside: list[list[tuple[tuple[tuple[int, int], ...], int]]] = []
-        self._followers: dict[tuple[int, int], list[tuple[int, tuple[int, int], int]]] = {}
+        self._tables: Tables | None = None
 
     def fill(self, now: Solution) -> int:
         """Lays channels under the settings of `now`; what is left of its budget, -1 where it laid all it could."""
         self.now, self._time = now, [now.budget]
         now.channels = now.hops = 0
         now.orders, now.nets = [], []
+        if self._compiled(now):
+            return self._time[0]
         self._inside = self._ways_inside()
         self._channel()
         return self._time[0]
+
+    def _compiled(self, now: Solution) -> bool:
+        """Lays the channels by the compiled loop, where that is worth its loading or compiling."""
+        if now.same or now.pattern not in ("RING", "TREE", "BALANCED_TREE"):
+            return False
+        if self._tables is None:
+            taken = self._most - self.steps
+            if "numba" not in sys.modules and taken < _WORTH_LOADING:
+                return False
+            from commsim.nccl.laying_loop import is_kept
+
+            if taken < _WORTH_COMPILING and not is_kept():
+                return False
+            from commsim.nccl.laying_tables import Tables
+
+            self._tables = Tables(self.candidates, self._left, self._net_left)
+        laid = self._tables.fill(now, self.best, crossed=self._crossed())
+        self.steps -= laid.steps
+        self._time = [laid.time_left]
+        self.best = laid.better or self.best
+        return True
 
     def _take(self, path: Path, gbps: float, *, to_gpu: bool = False) -> bool:
         """Takes bandwidth of every link of a path, or of none; `to_gpu`: of one that begins at a NIC or a switch."""
@@ -277,57 +272,22 @@ class Laying:
             return [now.orders[now.channels - 1][step + 1]]
         flag = 1 << now.channels
         if self.view.nvswitch:
-            return [there for there in self._neighbours(gpu) if not self._used[there] & flag]
+            return [there for there in self.candidates.neighbours(gpu, now.pattern) if not self._used[there] & flag]
         net = now.nets[now.channels][0] if way.to_net != -1 else -1
-        ahead = [one for one in self._ahead(gpu, net) if not self._used[one[0]] & flag]
+        ahead = [one for one in self.candidates.followers(gpu, net) if not self._used[one[0]] & flag]
         if net >= 0:
             ahead.sort(key=lambda one: (one[2], -self._port(one[0])))
         if way.to_net not in (-1, step + 1) and all(one[1] == ahead[0][1] for one in ahead):
             ahead.reverse()
         return [one[0] for one in ahead]
 
-    def _ahead(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int], int]]:
-        """All GPUs that can follow one: (GPU, its score inside the node, its score to a NIC), by all but the second."""
-        if (gpu, net) not in self._followers:
-            view, scores = self.view, []
-            for i in range(1, view.gpus):
-                there = (gpu + i) % view.gpus
-                path, towards = view.gpu_gpu[gpu][there], view.net_gpu[net][there] if net >= 0 else NO_PATH
-                if path.links:
-                    inside = (-int(path.gbps), len(path.links))
-                    scores.append((-int(towards.gbps), len(towards.links), inside, i, there))
-            self._followers[gpu, net] = [(there, inside, wide) for wide, _, inside, _, there in sorted(scores)]
-        return self._followers[gpu, net]
-
     def _port(self, gpu: int) -> int:
         """What the PCIe port of a GPU has left, in whole GB/s."""
         return min((self._left[link] // 1000 for link in self.view.gpu_ports[gpu]), default=-1)
 
-    def _neighbours(self, gpu: int) -> list[int]:
-        """Behind an NVSwitch only the next and the previous GPU are tried, as it prefers few peers."""
-        key = (gpu, self.now.pattern)
-        if key not in self._beside:
-            before, after = ((gpu + step) % self.view.gpus for step in (-1, 1))
-            tried = {"RING": (before, after), "TREE": (after,)}.get(self.now.pattern, (after, before))
-            free = (there for there in dict.fromkeys(tried) if there != gpu)
-            self._beside[key] = [there for there in free if self.view.gpu_gpu[gpu][there].links]
-        return self._beside[key]
-
-    def _nets(self, gpu: int) -> list[int]:
-        """The NICs to try, nearest first; `gpu` -1 looks from all GPUs."""
-        key = (gpu, self.now.type_inter)
-        if key not in self._order_of_nets:
-            view = self.view
-            gpus = range(view.gpus) if gpu == -1 else [gpu]
-            nets = [net for g in gpus for net in view.local_nets(g)]
-            for kind in range(self.now.type_inter + 1):
-                nets += [net for g in gpus for net, path in enumerate(view.gpu_net[g]) if path.type == kind]
-            self._order_of_nets[key] = list(dict.fromkeys(nets))
-        return self._order_of_nets[key]
-
     def _from_nets(self, to_net: int) -> None:
         now = self.now
-        nets = self._nets(-1)
+        nets = self.candidates.nets(-1, now.type_inter)
         heads_only = now.pattern in ("NVLS", "COLLNET_DIRECT")
         gbps = int(now.inter)  # of the port in whole GB/s; the link behind it counts exactly
         paired = self._paired()
@@ -347,13 +307,16 @@ class Laying:
 
     def _paired(self) -> bool:
         """Whether this channel, an odd one, goes the way of the one before, the other way round."""
+        return bool(self.now.channels & 1 and self._crossed())
+
+    def _crossed(self) -> bool:
+        """Whether channels go in pairs."""
         now = self.now
-        crossed = now.cross_nic == 2 and now.pattern == "RING" if crossing(self.version) == 2 else now.cross_nic > 0
-        return bool(crossed and now.channels & 1)
+        return now.cross_nic == 2 and now.pattern == "RING" if crossing(self.version) == 2 else now.cross_nic > 0
 
     def _head(self, net: int, to_net: int, nets: int) -> bool:
         """To the GPU beside a NIC, all that reductions in a switch look for; whether it was tried."""
-        now, gpu = self.now, self._local_gpu[net]
+        now, gpu = self.now, self.candidates.local_gpu[net]
         if now.channels >= nets or gpu is None or any(now.orders[c][0] == gpu for c in range(now.channels)):
             return False
         self._go(self.view.net_gpu[net][gpu], None, False, gpu, 0, _Way(to_net, -1, 0, self._time))
@@ -367,33 +330,19 @@ class Laying:
             way = _Way(to_net, -1, order, time)
             self._go(view.net_gpu[net][gpu], view.gpu_net[gpu][net], False, gpu, 0, way)
 
-        once = self.version >= _LOCAL_GPU_FIRST_SINCE  # an order is either that of the channel before, or a new one
-        if now.channels > 0 and (now.same or not once):
+        if now.channels > 0 and (now.same or not self.candidates.new_orders_only):
             start(now.orders[now.channels - 1][0], _REPLAY, self._time)
         if now.channels and now.same:
             return False
         if now.channels == 0 and not view.nvswitch:
-            own = [_BUDGET_IN_ORDER]
+            own = [IN_ORDER_BUDGET]
             start(0, _IN_ORDER, own)
             if own[0] == -1:
                 self._time[0] = -1
-        for gpu in self._entries(net, gbps):
+        for gpu in self.candidates.entries(net, gbps, now.channels):
             if self._time[0] > 0:
                 start(gpu, 0, self._time)
         return False
-
-    def _entries(self, net: int, gbps: int) -> list[int]:
-        view, paths = self.view, self.view.net_gpu[net]
-        if self.version >= _LOCAL_GPUS_SINCE:
-            near, own = view.nearest(paths), self._local_gpu[net]
-            if self.version < _LOCAL_GPU_FIRST_SINCE or own is None:
-                return near
-            return [own, *(g for g in near if g != own)]
-        if net not in self._nearest:
-            scores = [(p.gbps, -len(p.links)) for p in paths]
-            self._nearest[net] = {gpu for gpu, score in enumerate(scores) if score == max(scores)}
-        turned = ((self.now.channels + i) % view.gpus for i in range(view.gpus))
-        return [g for g in turned if g in self._nearest[net] and paths[g].gbps >= gbps]
 
     def _to_net(self, gpu: int, step: int, way: _Way) -> None:
         """From a GPU to the NICs by which the channel may leave."""
@@ -410,7 +359,7 @@ class Laying:
             only.add(left)
         if len(only) > 1:
             return
-        for net in only or self._nets(gpu):
+        for net in only or self.candidates.nets(gpu, now.type_inter):
             if way.time[0] <= 0:
                 return
             path = view.gpu_net[gpu][net]

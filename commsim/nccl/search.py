@@ -16,9 +16,9 @@ from dataclasses import replace
 from itertools import product
 
 from commsim.nccl.channels import MOST_NVLS_HEADS
-from commsim.nccl.laying import GLOBAL_BUDGET, Laying, Solution, crossing
+from commsim.nccl.laying import Laying, crossing
 from commsim.nccl.paths import DIS, LOC, NVL, PIX, PXN, SYS, Path
-from commsim.nccl.system import speeds
+from commsim.nccl.system import GLOBAL_BUDGET, Solution, speeds
 from commsim.nccl.version import Version
 from commsim.nccl.view import NodeView
 

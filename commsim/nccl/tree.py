@@ -20,9 +20,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.dependencies import Dependencies, from_edges
-from commsim.collectives.schedule import Op, Schedule
-from commsim.collectives.tree import tree_all_reduce
+from commsim.collectives.schedule import Op
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
@@ -33,14 +31,13 @@ from commsim.nccl.messages import message_turn, network_hop
 from commsim.nccl.nodes import Kind, Nodes, slowed
 from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
+from commsim.nccl.tree_rows import PAIR, tree_rows
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 from commsim.topology.node_routes import NodeRoutes
 from commsim.units import GIGA
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-
-_PAIR = 2
 
 _ROUNDING = 1e-9
 """Relative difference of times that are one but for the rounding of their sums."""
@@ -143,25 +140,13 @@ class TreeTimer:
             link_bandwidth=self._links.bandwidth(nodes, call, nbytes, message),
         )
 
-    def schedule(self, pieces: int) -> Schedule:
-        """The rows of one pair of channels, one byte to a piece: `program` scales them."""
-        system = self.nodes.system
-        return tree_all_reduce(
-            self.nodes.comm.ranks,
-            _PAIR * pieces,
-            channels=_PAIR,
-            ranks_per_node=self.nodes.comm.counts,
-            chunks=pieces,
-            pattern=system.tree.pattern.lower(),
-        )
-
     def _shape(self, pieces: int) -> _Shape:
-        schedule = self.schedule(pieces)
-        piece = schedule.src_chunk % pieces
-        succ_ptr, succ_idx = self._followers(piece, pieces)
+        counts, pattern = tuple(self.nodes.comm.counts.tolist()), self.nodes.system.tree.pattern.lower()
+        rows = tree_rows(counts, pattern, pieces)
+        schedule, (succ_ptr, succ_idx) = rows.schedule, rows.followers
         node, n = self.nodes.comm.node_of, self.nodes.comm.ranks
         src, dst, up = schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op == Op.REDUCE
-        routes, route = np.unique(((src * n + dst) * _PAIR + schedule.channel) * 2 + up, return_inverse=True)
+        routes, route = np.unique(((src * n + dst) * PAIR + schedule.channel) * 2 + up, return_inverse=True)
         route_ptr, route_link = self._links.routes(routes // (4 * n), routes // 4 % n, routes % 4)
         program = Program(
             nbytes=np.zeros(schedule.rows, np.int64),
@@ -175,15 +160,7 @@ class TreeTimer:
             link_latency=np.zeros(self._links.count),
         )
         kind = self.nodes.comm.kind[node[src]]
-        return _Shape(program, piece, kind, node[src] != node[dst])
-
-    def _followers(self, piece: npt.NDArray[np.integer], pieces: int) -> Dependencies:
-        """Successors of the rows of so many pieces, which do not wait for each other: one piece's, for each of them."""
-        one = self.schedule(1)
-        ptr, idx = one.dependencies()
-        rows = np.argsort(piece, kind="stable").reshape(pieces, one.rows)  # of each piece, in the order of one
-        before = np.repeat(np.arange(one.rows), np.diff(ptr))
-        return from_edges(piece.size, rows[:, before].ravel(), rows[:, idx].ravel())
+        return _Shape(program, rows.piece, kind, node[src] != node[dst])
 
 
 class _Links:
@@ -197,7 +174,7 @@ class _Links:
         self.nodes, comm = nodes, nodes.comm
         links = np.array([kind.topology.node_routes.links for kind in nodes.kinds])
         before = np.cumsum(links) - links
-        self._blocks = nodes.comm.ranks * _PAIR * 2
+        self._blocks = nodes.comm.ranks * PAIR * 2
         self._first_link = self._blocks + np.cumsum(links[comm.kind]) - links[comm.kind]
         self._ports = self._blocks + int(links[comm.kind].sum())
         several = nodes.count > 1
@@ -222,14 +199,14 @@ class _Links:
         kind, protocol = nodes.comm.kind, call.protocol
         blocks = np.array([_block_rate(k, call, nbytes, message) for k in nodes.kinds])[kind][nodes.comm.node_of]
         inside = np.concatenate([_inside(k, call, nbytes) for k in nodes.kinds])[self._of_kind]
-        pair = _PAIR / max(_PAIR, call.split.channels) / protocol.wire_factor
-        parts = [np.repeat(blocks, 2 * _PAIR), inside * pair]
+        pair = PAIR / max(PAIR, call.split.channels) / protocol.wire_factor
+        parts = [np.repeat(blocks, 2 * PAIR), inside * pair]
         if nodes.count > 1:
             port = _port_rates(nodes) * pair
             more = nbytes / message - 1  # messages after the first, whose turn is in the hop
             if more > 0:
                 turns = [
-                    _PAIR * nbytes / (more * message_turn(k.machine, k.parameters, call).seconds(message))
+                    PAIR * nbytes / (more * message_turn(k.machine, k.parameters, call).seconds(message))
                     for k in nodes.kinds
                 ]
                 port = np.minimum(port, np.array(turns)[kind])
@@ -324,7 +301,7 @@ def _inside(kind: Kind, call: Call, nbytes: int) -> Float64:
         # Every hop of the pair has a link of its own here, with the share of one that all channels pass.
         pieces = ceil(nbytes / piece_bytes(kind.system, call))
         mesh = tree_share(kind.system, machine, kind.parameters, call, pieces)
-        rate = np.where(nvlink, mesh * max(_PAIR, call.split.channels), rate)
+        rate = np.where(nvlink, mesh * max(PAIR, call.split.channels), rate)
     return np.asarray(rate)
 
 

@@ -154,7 +154,7 @@ def _timeline_csv(items: Iterable[TrainingItem]) -> str:
 
     Items with more than `MOST_TIMELINE_ROWS` rows are left out.
     """
-    from commsim.training.simulate import STREAMS
+    from commsim.training.streams import STREAMS
 
     rows: list[tuple[Any, ...]] = [("item", "stage", "stream", "name", "start_s", "end_s")]
     for number, item in enumerate(items, 1):
@@ -281,7 +281,7 @@ class TrainingView(View["TrainingItem"]):
 
 def _timelines(path: Path) -> dict[int, Timeline]:
     """The timelines of timeline.csv by item, from 1."""
-    from commsim.training.simulate import NAMES, STREAMS
+    from commsim.training.streams import NAMES, STREAMS
 
     columns_of: dict[int, list[tuple[float, float, int, int, int]]] = {}
     for row in csv_rows(path):

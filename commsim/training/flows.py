@@ -6,15 +6,14 @@ leaves it (`commsim.engine.sharing`); where no link is short the library's model
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing
 from commsim.training.communicators import SEND, CommTime, Ranks
 
 if TYPE_CHECKING:
-    from commsim.engine.under_way import CallsUnderWay
     from commsim.training.communicators import GroupCalls
 
 
@@ -39,13 +38,6 @@ class Flow:
     shared: int = -1
     call: NamedCall = ("send_recv", ((), 0, 1))
     then_s: float = 0.0
-
-    def carry(self, env: Any, calls: CallsUnderWay | None) -> Generator[Any, Any, None]:
-        """Wait, in a simpy process, until the transfer is through."""
-        if calls is not None and calls.meets(self.shared):
-            yield calls.start(self.shared, self.seconds)
-        elif self.seconds > 0:
-            yield env.timeout(self.seconds)
 
 
 class GroupCall(NamedTuple):

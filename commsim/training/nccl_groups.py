@@ -43,6 +43,10 @@ class _Alike:
     nodes: Int64
 
 
+_MOST_KEPT = 4_000_000
+"""Links of all loads that are kept: some 130 MB."""
+
+
 class NcclGroups:
     """`GroupCalls` by NCCL's model; hops take ``latency`` times as long as the parameters say."""
 
@@ -54,6 +58,7 @@ class NcclGroups:
         self._alone: dict[tuple[str, int, bytes], Prediction] = {}
         self._alike: dict[bytes, tuple[list[_Alike], bytes]] = {}
         self._seconds: dict[tuple[str, int, bytes, int], float] = {}
+        self._loads: dict[tuple[str, int, int], LinkLoad] = {}
         self._asked: dict[tuple[str, float, bytes], Ranks] = {}
         self._held: dict[tuple[int, tuple[tuple[str, str], ...]], CommunicatorMemory] = {}
         self.warnings: list[str] = []
@@ -68,7 +73,7 @@ class NcclGroups:
         call, (alike, every) = (collective, round(nbytes)), self._sorted(groups)
         key = *call, every, len(groups)
         if key not in self._seconds:
-            self._seconds[key] = self._together(collective, alike, [self._predicted(call, some) for some in alike])
+            self._seconds[key] = self._together(call, alike, [self._predicted(call, some) for some in alike])
         return self._seconds[key]
 
     def load(self, collective: str, nbytes: float, ranks: Ranks) -> LinkLoad:
@@ -78,11 +83,18 @@ class NcclGroups:
             put = on_routes(self._topology, groups[:, 0], groups[:, 1], np.full(len(groups), nbytes))
             return lying(self._model(self._sorted(groups)[0][0]), *put)
         collective, nbytes = named(collective, nbytes, groups)
-        loads = []
-        for some in self._sorted(groups)[0]:
-            got = self._predicted((collective, round(nbytes)), some)
-            loads.append(load_of(self._model(some), collective, got, some.nodes))
-        return LinkLoad.joined(loads)
+        return self._load((collective, round(nbytes)), self._sorted(groups)[0])
+
+    def _load(self, call: tuple[str, int], alike: list[_Alike]) -> LinkLoad:
+        """What a call of all groups puts on links; kept up to a bound, as steps that are like each other ask again."""
+        key = *call, id(alike)  # which `_sorted` keeps
+        if key not in self._loads:
+            if sum(load.link.size for load in self._loads.values()) > _MOST_KEPT:
+                self._loads.clear()
+            self._loads[key] = LinkLoad.joined(
+                [load_of(self._model(some), call[0], self._predicted(call, some), some.nodes) for some in alike]
+            )
+        return self._loads[key]
 
     def communicators(self, rank: int) -> list[CommunicatorMemory]:
         """The memory of the communicators that a rank is in, of those that have been called, as of their fullest rank.
@@ -121,7 +133,7 @@ class NcclGroups:
             self._held[key] = communicator_memory(model, calls)
         return self._held[key]
 
-    def _together(self, collective: str, alike: list[_Alike], alone: list[Prediction]) -> float:
+    def _together(self, call: tuple[str, int], alike: list[_Alike], alone: list[Prediction]) -> float:
         """Seconds of the slowest of all groups at once, by what each takes alone.
 
         Those that crowd on a NIC, or on a link between switches, get a share of it, as of one so much slower.
@@ -129,10 +141,10 @@ class NcclGroups:
         slowest = max(got.time_s for got in alone)
         if sum(len(some.ranks) for some in alike) == 1:
             return slowest
-        models = [self._model(some) for some in alike]
+        collective, models = call[0], [self._model(some) for some in alike]
         calls = list(zip(models, alone, alike, strict=True))
         each = [load_of(model, collective, got, some.nodes[:1]) for model, got, some in calls]
-        every = LinkLoad.joined([load_of(model, collective, got, some.nodes) for model, got, some in calls])
+        every = self._load(call, alike)
         crowded = every.busiest_s / max(slowest, *(load.busiest_s for load in each))
         if crowded <= 1.0:
             return slowest

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -64,6 +65,8 @@ class Order:
     def block(self, stage: int, at: int) -> tuple[Action, ...]:
         """The actions that begin with the one at a position: it alone, none after the first of a joint block."""
         mine = self.actions[stage]
+        if not self.joint:
+            return mine[at : at + 1]
         if at and self.is_joint(stage, mine[at - 1]):
             return ()
         return mine[at : at + 1 + self.is_joint(stage, mine[at])]
@@ -102,13 +105,22 @@ class Order:
 
     def backward_kind(self, stage: int, micro_batch: int, chunk: int) -> Kind:
         """Whether a stage does a micro-batch's backward whole (B) or split (I)."""
-        return "B" if Action("B", micro_batch, chunk) in self._whole[stage] else "I"
+        return "B" if ("B", micro_batch, chunk) in self._whole[stage] else "I"
+
+    @cached_property
+    def first(self) -> list[int]:
+        """The number of each stage's first action among the actions of all stages, and the number of these."""
+        return [0, *accumulate(map(len, self.actions))]
+
+    @cached_property
+    def peers(self) -> list[int | None]:
+        """Of each action, by its number, the stage that what it made goes to; None when it stays."""
+        return [self.goes_to(stage, action) for stage, mine in enumerate(self.actions) for action in mine]
 
     @cached_property
     def turns(self) -> list[BlockPlace]:
         """All actions, block by block, each after what it needs; a ScheduleError where stages wait for each other."""
-        first = np.cumsum([0, *map(len, self.actions)]).tolist()
-        number = [{action: first[s] + i for i, action in enumerate(mine)} for s, mine in enumerate(self.actions)]
+        number = [{action: self.first[s] + i for i, action in enumerate(mine)} for s, mine in enumerate(self.actions)]
         at, ended = [0] * self.stages, set[int]()
         made: list[BlockPlace] = []
         waiting: dict[int, list[int]] = {}
@@ -118,14 +130,19 @@ class Order:
             mine = self.actions[stage]
             while at[stage] < len(mine):
                 block = self.block(stage, at[stage])
-                own = [number[stage][one] for one in block]
-                pairs = (need for one in block for need in self.needs(stage, one))
-                needed = [(s == stage, number[s].get(a, -1)) for s, a in pairs if (s, a) != (stage, mine[at[stage]])]
-                missing = next((n for _, n in needed if n not in ended), None)
+                begin = self.first[stage] + at[stage]
+                own, near, far = list(range(begin, begin + len(block))), list[int](), list[int]()
+                for one in block:
+                    for s, action in self.needs(stage, one):
+                        n = number[s].get(action, -1)
+                        if s != stage:
+                            far.append(n)
+                        elif n != begin:
+                            near.append(n)
+                missing = next((n for n in (*near, *far) if n not in ended), None)
                 if missing is not None:
                     waiting.setdefault(missing, []).append(stage)
                     break
-                near, far = ([n for here, n in needed if here is same] for same in (True, False))
                 made.append(BlockPlace(stage, block, own, near, far))
                 ended.update(own)
                 ready += [other for n in own for other in waiting.pop(n, [])]
@@ -139,15 +156,12 @@ class Order:
         return made
 
     @cached_property
-    def awaited(self) -> list[list[list[tuple[int, Action]]]]:
-        """Per stage and action what the block that begins with it needs of other stages."""
-        return [
-            [
-                [need for one in self.block(stage, at) for need in self.needs(stage, one) if need[0] != stage]
-                for at in range(len(mine))
-            ]
-            for stage, mine in enumerate(self.actions)
-        ]
+    def awaited(self) -> list[list[int]]:
+        """Of each action the numbers of those of other stages that the block needs which begins with it."""
+        far: list[list[int]] = [[] for _ in range(self.first[-1])]
+        for place in self.turns:
+            far[place.own[0]] = place.far
+        return far
 
     @cached_property
     def _whole(self) -> list[frozenset[Action]]:
@@ -177,24 +191,28 @@ def run(order: Order, seconds: Callable[[int, Action], float], send_s: float = 0
 
     ScheduleError when the stages wait for each other.
     """
-    sizes = [len(mine) for mine in order.actions]
-    ended, clock = [0.0] * sum(sizes), [0.0] * order.stages
-    start_s, end_s = np.zeros(sum(sizes)), np.zeros(sum(sizes))
-    for stage, block, own, near, far in order.turns:
+    return run_of(order, [seconds(stage, one) for stage, mine in enumerate(order.actions) for one in mine], send_s)
+
+
+def run_of(order: Order, seconds: Sequence[float], send_s: float = 0.0) -> PipelineTimes:
+    """As `run`, of the seconds of all actions by their number."""
+    starts, ends, ended = [0.0] * len(seconds), [0.0] * len(seconds), [0.0] * len(seconds)
+    clock = [0.0] * order.stages
+    for stage, _, own, near, far in order.turns:
         now = clock[stage]
         for n in near:
             now = max(now, ended[n])
         for n in far:
             now = max(now, ended[n] + send_s)
-        for n, action in zip(own, block, strict=True):
-            start_s[n] = now
-            now += seconds(stage, action)
-            end_s[n] = now
+        for n in own:
+            starts[n] = now
+            now += seconds[n]
+            ends[n] = now
         for n in own:
             ended[n] = now
         clock[stage] = now
-    cuts = np.cumsum(sizes)[:-1]
-    return PipelineTimes(np.split(start_s, cuts), np.split(end_s, cuts))
+    cuts = order.first[1:-1]
+    return PipelineTimes(np.split(np.array(starts), cuts), np.split(np.array(ends), cuts))
 
 
 def order_of(name: str, stages: int, micro_batches: int, actions: Sequence[Sequence[Action]], chunks: int = 1) -> Order:

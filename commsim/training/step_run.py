@@ -17,9 +17,10 @@ from commsim.training.muon import gathered_bytes
 from commsim.training.overlap import added
 from commsim.training.pipeline import Order
 from commsim.training.pipeline_schedules import build
-from commsim.training.simulate import StepCosts, StepRun, simulate
+from commsim.training.simulate import StepRun, simulate
 from commsim.training.spec import Step, StepPlan
 from commsim.training.stages import Chunk, chunk_weights, chunks_of
+from commsim.training.step_costs import StepCosts
 from commsim.training.step_time import reduces_often
 from commsim.training.work import ChunkWork, ComputeTime, chunk_calls, chunk_work, sent_of_all_to_all, sharded_calls
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commsim.engine.clock import EventClock, SimpyClock
 from commsim.engine.sharing import CallTraffic, LinkLoad, Sharing, beside
 from commsim.engine.under_way import CallsUnderWay
 
@@ -25,18 +27,27 @@ def call(alone_s: float, *put: tuple[int, float], start_s: float = 0.0) -> CallT
 
 
 def by_events(calls: list[CallTraffic]) -> list[float]:
-    """Seconds of each call from its start, as events of a simpy environment."""
+    """Seconds of each call from its start, as events of a clock, and the same of a simpy environment."""
     env: Any = simpy.Environment()
     sharing = Sharing(calls)
-    under_way, seconds = CallsUnderWay(env, sharing), [0.0] * len(calls)
+    seconds = [run_by(EventClock(), sharing, calls, lambda clock: clock.run())]
+    seconds.append(run_by(SimpyClock(env), sharing, calls, lambda _: env.run()))
+    assert seconds[0] == seconds[1]
+    return seconds[0]
 
-    def one(number: int) -> Any:
-        yield env.timeout(calls[number].start_s)
-        seconds[number] = yield under_way.start(number, calls[number].alone_s)
 
-    for number in range(len(calls)):
-        env.process(one(number))
-    env.run()
+def run_by(clock: Any, sharing: Sharing, calls: list[CallTraffic], run: Callable[[Any], None]) -> list[float]:
+    under_way, seconds = CallsUnderWay(clock, sharing), [0.0] * len(calls)
+
+    def begin(number: int) -> None:
+        under_way.start(number, calls[number].alone_s, end, number)
+
+    def end(number: int) -> None:
+        seconds[number] = clock.now - calls[number].start_s
+
+    for number, one in enumerate(calls):
+        clock.after(one.start_s, begin, number)
+    run(clock)
     return seconds
 
 
@@ -61,11 +72,12 @@ def test_calls_that_leave_each_other_room_do_not_meet() -> None:
 
 def test_one_call_twice_at_once_shares_with_itself() -> None:
     calls = [call(1.0, (0, 1.0)), call(9.0, (0, 0.9))]
-    env: Any = simpy.Environment()
-    under_way = CallsUnderWay(env, Sharing(calls))
-    events = [under_way.start(0, 1.0), under_way.start(0, 1.0)]
-    env.run()
-    assert [event.value for event in events] == pytest.approx([2.0, 2.0])
+    clock, ends = EventClock(), list[float]()
+    under_way = CallsUnderWay(clock, Sharing(calls))
+    for _ in range(2):
+        under_way.start(0, 1.0, lambda _: ends.append(clock.now))
+    clock.run()
+    assert ends == pytest.approx([2.0, 2.0])
 
 
 def test_who_is_held_up_elsewhere_leaves_a_link_to_the_others() -> None:

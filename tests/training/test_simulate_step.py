@@ -232,24 +232,18 @@ def test_what_shares_no_link_is_not_held_up(calls: NcclGroups) -> None:
 
 def test_two_flows_over_one_card_take_what_it_needs_for_both(calls: NcclGroups) -> None:
     """A send, which asks for less than half of a card, keeps its pace; gradients have what it leaves, then all."""
-    import simpy
-
+    from commsim.engine.clock import EventClock
     from commsim.engine.under_way import CallsUnderWay
 
     one = step(tp=8, pp=2, dp=4, global_batch_size=8)
     program = step_program(one, per_layer(), calls, optimizer_s=[0.0, 0.0], calls=calls)
     send, reduce = program.machine.sends[0, 1], program.machine.reduces[0][0][0]
     assert program.machine.sharing is not None
-    env: Any = simpy.Environment()
-    under_way, ends = CallsUnderWay(env, program.machine.sharing), {}
-
-    def carry(name: str, flow: Any) -> Any:
-        yield from flow.carry(env, under_way)
-        ends[name] = env.now
-
-    env.process(carry("send", send))
-    env.process(carry("reduce", reduce))
-    env.run()
+    clock, ends = EventClock(), dict[str, float]()
+    under_way = CallsUnderWay(clock, program.machine.sharing)
+    for name, flow in (("send", send), ("reduce", reduce)):
+        under_way.start(flow.shared, flow.seconds, lambda of: ends.update({of: clock.now}), name)
+    clock.run()
     assert ends["send"] == pytest.approx(send.seconds)
     assert reduce.seconds < ends["reduce"] < send.seconds + reduce.seconds
     # Of four nodes in a ring three quarters of the array leave over each card, of a send all of it.

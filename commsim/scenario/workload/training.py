@@ -48,7 +48,7 @@ class TrainingWork(WorkItem):
 
     def traced(self, site: WorkSite) -> Traced:
         """What every stage does over the step, and what it holds in memory."""
-        from commsim.training.simulate import STREAMS
+        from commsim.training.streams import STREAMS
 
         item, _ = self.run(site)
         memory = {stage: item.memory_over_time(stage) for stage in range(item.step.pp)}
