@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions) -> OneLine:
     """What is asked; CommsimError for a question without a machine."""
     from commsim.errors import CommsimError, UnitError
-    from commsim.scenario.asked import OneLine, nccl_bytes, option
+    from commsim.scenario.asked import BYTES, OPTIONS, OneLine, nccl_bytes, option
 
     words = asdict(options)
-    for name, letter in (("first", "-b"), ("last", "-e"), ("step", "-i")):
+    for name in BYTES:
         try:
             words[name] = None if words[name] is None else nccl_bytes(words[name])
         except UnitError as error:
-            raise UnitError(f"{letter}: {error}") from None
+            raise UnitError(f"{OPTIONS[name]}: {error}") from None
     if not options.on:
         first = OneLine(**words | {"on": ""}, subject=subject)
         raise CommsimError(f"found {option(first, options.given[0])} without --on, {_expected(subject, options.nodes)}")

@@ -100,19 +100,19 @@ class AskedOptions:
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as the mesh needs, else 1).")
     ] = None
-    first: Annotated[
+    minbytes: Annotated[
         str | None,
         typer.Option(
             "--minbytes", "-b", metavar="SIZE", help="Collective: first size, as of nccl-tests: 8, 64K (default: 8)."
         ),
     ] = None
-    last: Annotated[
+    maxbytes: Annotated[
         str | None, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Collective: last size (default: 8G).")
     ] = None
-    factor: Annotated[
+    stepfactor: Annotated[
         int | None, typer.Option("--stepfactor", "-f", help="Collective: from size to size (default: 2).")
     ] = None
-    step: Annotated[
+    stepbytes: Annotated[
         str | None,
         typer.Option("--stepbytes", "-i", metavar="SIZE", help="Collective: added from size to size, in place of -f."),
     ] = None

@@ -112,7 +112,9 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        page = _text(plan, None if question.given else find_scenario(file)) if html else None
+        page = None
+        if html:
+            page = plan.text if question.given else find_scenario(file).read_text(encoding="utf-8")
         summary |= _finish([folder / name], folder, parquet, plan, page, overrides or ())
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
@@ -129,13 +131,6 @@ def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
     for line in without_effect(question):
         say(f"warning: {line}", err=True)
     return asked_sweep(question)
-
-
-def _text(plan: Sweep, path: Path | None) -> str:
-    """What was asked, for the page: the file, or the scenario of a question and its paths."""
-    from commsim.scenario.load import plain_yaml
-
-    return plain_yaml(plan.base.data | {"sweep": plan.axes}) if path is None else path.read_text(encoding="utf-8")
 
 
 def _say_known(plan: Sweep, json_output: bool) -> None:

@@ -9,7 +9,7 @@ from commsim.document import Document, KeyPath
 from commsim.errors import ScenarioError
 from commsim.planner.question import PlanFile, judged
 from commsim.scenario.asked import OneLine, kind_of
-from commsim.scenario.question import COMMAND_LINE, document_of
+from commsim.scenario.question import document_of, place_of
 
 _ITEM: KeyPath = ("workload", 0, "training")
 _CLUSTER: KeyPath = ("plan", "clusters", 0, "topology")
@@ -39,4 +39,4 @@ def asked_plan(question: OneLine, overrides: Sequence[str] = ()) -> tuple[PlanFi
         elif path[:3] == _ITEM and path[3:]:
             places["plan", *path[3:]] = text
     data = {"name": f"Plan of {asked.data['name']}", "plan": plan}
-    return judged(Document(COMMAND_LINE, data, {(): (0, 0)}, {}, places), overrides)
+    return judged(Document(place_of(question), data, {(): (0, 0)}, {}, places), overrides)

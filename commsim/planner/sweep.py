@@ -32,7 +32,7 @@ from commsim.document.types import shorten, show, suggest
 from commsim.errors import CommsimError, Fault, ScenarioError, UnitError
 from commsim.planner.ranges import is_range, values_of
 from commsim.scenario.asked import OneLine
-from commsim.scenario.load import check_document, with_machine
+from commsim.scenario.load import check_document, plain_yaml, with_machine
 
 MOST_POINTS = 1_000_000
 """More points than this are refused: each is at least a millisecond and a line of the journal."""
@@ -80,6 +80,11 @@ class Sweep:
         for values in itertools.chain(kept if self.axes else (), self.include):
             for seed in seeds:
                 yield Point(next(number), values | seed)
+
+    @property
+    def text(self) -> str:
+        """As a sweep file: the scenario and its paths."""
+        return plain_yaml(self.base.data | {"sweep": self.axes})
 
     @property
     def identity(self) -> str:
