@@ -143,6 +143,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_formats() -> None:
     assert format_bytes(64 * 2**20) == "64 MiB"
     assert format_bytes(0) == "0 B"
+    assert format_bytes(8e9) == "8 GB"
+    assert format_bytes(1234567) == "1.177 MiB"
     assert format_bandwidth(50e9) == "50 GB/s"
     assert format_time(12.5e-6) == "12.5 us"
     assert gb_per_s(5e9) == 5

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commsim.kernels.device import KernelDevice
+from commsim.units import format_size
 
 Framework = Literal["vllm", "sglang", "tensorrt_llm"]
 FRAMEWORKS: tuple[Framework, ...] = ("vllm", "sglang", "tensorrt_llm")
@@ -127,7 +128,7 @@ def _vllm(call: KernelCall) -> KernelChoice:
         if nbytes < end or (nbytes == end and call.release >= SYMMETRIC_WITH_MOST):
             multimem = ranks in MULTIMEM_RANKS[device.capability]
             return KernelChoice("symmetric.multimem" if multimem else "symmetric.two_shot")
-    return KernelChoice("nccl", f"above the kernels' {_most(end if symmetric and typed else most)}")
+    return KernelChoice("nccl", f"above the kernels' {format_size(end if symmetric and typed else most)}")
 
 
 def _peer(ranks: int, nbytes: int) -> KernelChoice:
@@ -140,13 +141,6 @@ def _off_host(call: KernelCall) -> str:
         return ""
     return (
         f"the ranks stand on several hosts ({call.device.tray} GPUs each), where {call.framework} disables its kernel"
-    )
-
-
-def _most(nbytes: int) -> str:
-    """In the largest unit that divides it, else bytes."""
-    return next(
-        (f"{nbytes // of} {unit}" for unit, of in (("MiB", MIB), ("KiB", KIB)) if not nbytes % of), f"{nbytes:,} B"
     )
 
 
@@ -173,13 +167,13 @@ def _sglang(call: KernelCall) -> KernelChoice:
         if fault := peer_ranks_fault(call.ranks, PEER_RANKS):
             return KernelChoice("nccl", fault)
         if call.nbytes > PEER_MOST:
-            return KernelChoice("nccl", f"above the kernel's {_most(PEER_MOST)}")
+            return KernelChoice("nccl", f"above the kernel's {format_size(PEER_MOST)}")
         return _peer(call.ranks, call.nbytes)
     if fault := peer_ranks_fault(call.ranks, PUSH_RANKS):
         return KernelChoice("nccl", fault)
     push, pull = PUSH_BELOW[100 if call.device.capability >= 100 else 90][call.ranks]
     if call.nbytes > PUSH_MOST:
-        return KernelChoice("nccl", f"above the kernels' {_most(PUSH_MOST)}")
+        return KernelChoice("nccl", f"above the kernels' {format_size(PUSH_MOST)}")
     if call.nbytes <= push * KIB:
         return KernelChoice("push.one_shot")
     return KernelChoice("pull.one_shot" if call.nbytes <= pull * KIB else "pull.two_shot")
@@ -222,7 +216,7 @@ def _tensorrt_llm(call: KernelCall) -> KernelChoice:
         return KernelChoice("nccl", fault)
     most = WORKSPACE[ranks] if call.release >= (1, 1, 0) else FIRST_MOST
     if nbytes > most:
-        return KernelChoice("nccl", f"above the kernels' {_most(most)}")
+        return KernelChoice("nccl", f"above the kernels' {format_size(most)}")
     by = TWO_SHOT_FROM if call.release >= TABLE_UNTIL else TABLE_TWO_SHOT_FROM
     two = nbytes >= by[100 if call.device.capability >= 100 else 90][ranks]
     return KernelChoice("lamport.two_shot" if two else "lamport.one_shot")

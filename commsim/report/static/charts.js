@@ -12,6 +12,7 @@ var commsimChart = (function () {
   var MOST_ABOVE = 2; // times that a bound may make an axis long, as in chart_figure.py
   var STEPS = {
     bytes: [[1099511627776, "TiB"], [1073741824, "GiB"], [1048576, "MiB"], [1024, "KiB"], [1, "B"]],
+    decimal: [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"]],
     s: [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]],
   };
   var STYLE = ".chart{position:relative}.chart .canvas{width:100%}" +
@@ -38,8 +39,17 @@ var commsimChart = (function () {
     var steps = STEPS[unit];
     if (!steps) return plain(value) + (unit ? " " + unit : "");
     if (value === 0) return "0 " + (unit === "s" ? "s" : "B");
+    if (unit === "bytes") { // in powers of ten where those say it in three digits and powers of two do not in four
+      var two = inUnit(value, steps, 4), ten = inUnit(value, STEPS.decimal, 3);
+      return two.exact || !ten.exact || value < 1e6 ? two.text : ten.text;
+    }
+    return inUnit(value, steps, 4).text;
+  }
+
+  function inUnit(value, steps, most) {
     var step = steps.find(function (s) { return Math.abs(value) >= 0.9999 * s[0]; }) || steps[steps.length - 1];
-    return digits(value / step[0]) + " " + step[1];
+    var number = parseFloat((value / step[0]).toPrecision(most));
+    return {text: number + " " + step[1], exact: number * step[0] === value};
   }
 
   function escaped(text) {
