@@ -337,7 +337,7 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1, **question: Unpac
         asked = asked_sweep(one)
         for text in without_effect(one):
             warnings.warn(text, CommsimWarning, stacklevel=2)
-        base = asked.text
+        base = f"# taken where nothing is said: {asked.assumed}\n{asked.text}" if asked.assumed else asked.text
     else:
         path = find_scenario(str(file), "cs.sweep")
         asked, base = read_sweep(path, list(overrides)), path.read_text(encoding="utf-8")

@@ -146,12 +146,14 @@ def format_size(nbytes: int) -> str:
 
 def _exactly(nbytes: float) -> str:
     """The size in few digits; empty where those would round it. `format` of charts.js is the same."""
+    if not math.isfinite(nbytes) or nbytes != int(nbytes):
+        return ""
     for steps, most in ((_POWERS_OF_TWO, 4), (_POWERS_OF_TEN, 3)):
         short = _scaled(nbytes, steps)
         number, unit = short.split()
         exact = Decimal(number)
         large = nbytes >= 1e6 or steps is _POWERS_OF_TWO
-        if large and exact * int(_BYTES[unit]) == nbytes and len(exact.normalize().as_tuple().digits) <= most:
+        if large and exact * int(_BYTES[unit]) == int(nbytes) and len(exact.normalize().as_tuple().digits) <= most:
             return short
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -145,6 +146,8 @@ def test_formats() -> None:
     assert format_bytes(0) == "0 B"
     assert format_bytes(8e9) == "8 GB"
     assert format_bytes(1234567) == "1.177 MiB"
+    assert format_bytes(np.int64(8 * 10**9)) == "8 GB"
+    assert format_bytes(0.5) == "0.5 B"
     assert format_bandwidth(50e9) == "50 GB/s"
     assert format_time(12.5e-6) == "12.5 us"
     assert gb_per_s(5e9) == 5

@@ -41,7 +41,9 @@ def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:
     document = document_of(question)
     scenario = checked(document)
     if filled := assumed(document):
-        show(f"# taken where nothing is said: {filled}")
+        from commsim.report.tables import comment
+
+        show("\n".join(comment(f"taken where nothing is said: {filled}")))
     return scenario
 
 

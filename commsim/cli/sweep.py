@@ -80,6 +80,10 @@ def sweep(
         _list(points, plan.paths, json_output)
         return
     _say_known(plan, json_output)
+    if plan.assumed and not json_output:
+        from commsim.report.tables import comment
+
+        typer.echo("\n".join(comment(f"taken where nothing is said: {plan.assumed}")))
     folder = out or Path("out") / slug(plan.name, "sweep")
     name = "journal.jsonl" if parts == 1 else f"journal-{part}-of-{parts}.jsonl"
     with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
@@ -122,7 +126,7 @@ def sweep(
 
 
 def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
-    """The sweep of a question in one line; what was filled in is not of one point and goes unsaid."""
+    """The sweep of a question in one line."""
     from commsim.cli.asked import asked_question
     from commsim.planner.sweep import asked_sweep
     from commsim.scenario.asked import without_effect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from commsim.dumps.job import Match
 from commsim.dumps.waits import CallWait
 from commsim.report import style
 from commsim.report.page import Facts, Page, Section, picture, size_cell, table
-from commsim.report.tables import aligned, format_time_us
+from commsim.report.tables import aligned, format_time_us, width
 from commsim.units import format_bytes, microseconds
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def _group(match: Match) -> str:
     return name if len(name) <= 12 else shorten(name, 12, placeholder="...") if " " in name[:9] else name[:9] + "..."
 
 
+def _marked(rows: Sequence[Sequence[str]], left: Container[int], spare: Iterable[int]) -> list[str]:
+    """A table whose first two lines, names and units, begin with ``#``."""
+    lines = aligned(rows, left, width() - 2, spare)
+    return [f"{'' if line[:1] == '#' else '# ' if i < 2 else '  '}{line}".rstrip() for i, line in enumerate(lines)]
+
+
 def _kinds_table(found: JobDiagnosis) -> list[str]:
     """Each kind of call; beside what is expected of it there is no room for its type and waiting."""
     if not found.kinds:
@@ -52,8 +58,7 @@ def _kinds_table(found: JobDiagnosis) -> list[str]:
     head += ["expected", "ratio", "choice"] if expected else ["waiting", "type"]
     units = ["(us)" if name in ("transfer", "expected", "waiting") else "" for name in head]
     rows = [_kind_cells(kind, expected) for kind in found.kinds[:MOST_KINDS]]
-    lines = aligned([head, units, *rows], (0, 1, len(head) - 1))
-    lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
+    lines = _marked([head, units, *rows], (0, 1, len(head) - 1), (2, 4, 8, 1))
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
     words = "" if expected else "; waiting: the longest of each call; medians"
@@ -82,8 +87,7 @@ def _worst_table(found: JobDiagnosis) -> list[str]:
         ]
         for w in worst
     ]  # fmt: skip
-    lines = aligned([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1))
-    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    lines = _marked([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1), (5, 2, 1))
     return [f"# The {len(rows)} calls most waited for", *lines]
 
 
@@ -99,8 +103,7 @@ def _ranks_table(found: JobDiagnosis) -> list[str]:
          format_time_us(r.cost_s)]
         for r in ranks[:MOST_RANKS]
     ]  # fmt: skip
-    lines = aligned([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,))
-    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    lines = _marked([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,), (3, 1))
     text = [
         f"# Ranks, the costliest first: sums over {len(found.judged)} calls, those that overlap each in full",
         "# waiting: until the last rank came; cost: how much later than the middle rank, where it came last",

@@ -69,7 +69,7 @@ def generation_table(item: GenerationItem, heading: Iterable[str] = ()) -> str:
     columns = ("mean", "p50", "p90", "p99", "max")
     rows = [["#", *columns]]
     rows += [[f"  {words}", *(each_words(figures[name][key]) for key in columns)] for name, words in _WAITS]
-    lines += ["#", *aligned(rows)]
+    lines += ["#", *aligned(rows, spare=[5, 2])]
     lines += [
         "#",
         f"  tokens/s/GPU           {item.tokens_per_s_per_gpu:>10,.1f}  (with those of prompts: "
@@ -112,7 +112,7 @@ def _load_lines(item: GenerationItem) -> list[str]:
          f"{p.tokens_per_s_per_gpu:.1f}"]
         for p in item.loads
     ]  # fmt: skip
-    return aligned(rows)
+    return aligned(rows, spare=[1, 2])
 
 
 def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> list[Section]:
