@@ -69,8 +69,13 @@ var commsimChart = (function () {
     return ten * [1, 2, 5, 10].find(function (m) { return m * ten >= 0.9999 * rough; });
   }
 
-  // Round values between two places of an axis, at most `count`, as places; sizes are powers of two.
+  // Round values between two places of an axis, about `count` and at least two, as places; sizes are powers of two.
   function ticks(axis, low, high, count) {
+    var made = [];
+    for (var most = count; made.length < 2 && most < 8 * count; most *= 1.6) made = roundValues(axis, low, high, most);
+    return made;
+  }
+  function roundValues(axis, low, high, count) {
     var made = [], edge = 1e-9 * (high - low), k;
     if (axis.scale !== "log") {
       var step = niceStep((high - low) / Math.max(1, count) || 1, axis.unit === "bytes");
@@ -85,7 +90,7 @@ var commsimChart = (function () {
     var tens = Math.log10(2), decades = (high - low) * tens;
     var wide = decades > count ? Math.ceil(decades / count) : 1;
     var of = decades * 3 <= count + 1 ? [1, 2, 5] : decades * 2 <= count ? [1, 3] : [1];
-    if (decades < 0.8) return ticks({scale: "linear", unit: axis.unit}, Math.pow(2, low), Math.pow(2, high), count).filter(function (v) { return v > 0; }).map(Math.log2);
+    if (decades < 0.8) return roundValues({scale: "linear", unit: axis.unit}, Math.pow(2, low), Math.pow(2, high), count).filter(function (v) { return v > 0; }).map(Math.log2);
     for (k = Math.floor(low * tens); k <= high * tens + 1e-9; k++) {
       if (k % wide) continue;
       of.forEach(function (m) { var at = Math.log2(m * Math.pow(10, k)); if (at >= low - edge && at <= high + edge) made.push(at); });
