@@ -25,10 +25,22 @@ def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions
             words[name] = None if words[name] is None else nccl_bytes(words[name])
         except UnitError as error:
             raise UnitError(f"{OPTIONS[name]}: {error}") from None
+    words["tokens"] = tokens_of(options.tokens)
     if not options.on:
         first = OneLine(**words | {"on": ""}, subject=subject)
         raise CommsimError(f"found {option(first, options.given[0])} without --on, {_expected(subject, options.nodes)}")
     return OneLine(**words, subject=subject, overrides=tuple(overrides))
+
+
+def tokens_of(text: str | None) -> float | None:
+    """Those of an option."""
+    from commsim.errors import ScenarioError
+    from commsim.scenario.asked import many
+
+    try:
+        return None if text is None else many(text)
+    except ScenarioError as error:
+        raise ScenarioError(f"--tokens: {error}") from None
 
 
 def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:

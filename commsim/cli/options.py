@@ -174,6 +174,10 @@ class AskedOptions:
         typer.Option(min=1, help="Generation: groups with sequences of their own in attention (default: 1)."),
     ] = None
 
+    tokens: Annotated[
+        str | None, typer.Option(help="Training: tokens to train on, such as 300B: hours and GPU-hours.")
+    ] = None
+
     @property
     def given(self) -> list[str]:
         """The names of the options that were given."""
@@ -198,6 +202,9 @@ class PlanOptions:
     precision: Annotated[str | None, typer.Option(help="With --on: bf16, fp8 ... (default: bf16).")] = None
     framework: Annotated[
         str | None, typer.Option(help="With --on: megatron (the default), nemo, fsdp2, torchtitan, deepspeed ...")
+    ] = None
+    tokens: Annotated[
+        str | None, typer.Option(help="With --on: tokens to train on, such as 300B: days and GPU-hours.")
     ] = None
 
     @property

@@ -33,10 +33,12 @@ def asked_plan(question: OneLine, overrides: Sequence[str] = ()) -> tuple[PlanFi
     for key in ("global_batch_size", "seq_len", "precision", "framework"):
         if key in item:
             plan[key] = item[key]
+    if question.tokens is not None:
+        plan["tokens"] = question.tokens
     for path, text in asked.overrides.items():
         if path[:1] == ("topology",):
             places[*_CLUSTER, *path[1:]] = text
         elif path[:3] == _ITEM and path[3:]:
-            places["plan", *path[3:]] = text
+            places["plan", *(path[4:] if path[3] == "task" else path[3:])] = text
     data = {"name": f"Plan of {asked.data['name']}", "plan": plan}
     return judged(Document(place_of(question), data, {(): (0, 0)}, {}, places), overrides)

@@ -74,6 +74,8 @@ def generation_table(item: GenerationItem, heading: Iterable[str] = ()) -> str:
         "#",
         f"  tokens/s/GPU           {item.tokens_per_s_per_gpu:>10,.1f}  (with those of prompts: "
         f"{run.total_tokens_per_s / item.gpus:,.1f})",
+        f"  GPU-hours/M tokens     {1e6 / 3600 / item.tokens_per_s_per_gpu:>10.3f}  (of answers; times the price of a "
+        "GPU-hour: their cost)",
         f"  tokens/s/user          {user_words(item.tokens_per_s_per_user):>10}",
         f"  requests/s             {run.requests_per_s:>10.3f}  (all in {format_time(run.duration_s)})",
         f"  sequences in a step    {item.decode_steps.mean_sequences:>10.1f}",

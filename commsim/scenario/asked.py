@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from commsim.collectives.semantics import NCCL_TESTS
+from commsim.document.types import show
+from commsim.errors import ScenarioError
 from commsim.units import parse_bytes
 
 Kind = Literal["collective", "training", "generation"]
@@ -18,8 +20,8 @@ class OneLine:
 
     ``subject``: a collective, a model, or a Hugging Face config.json. ``on``: a preset, or a file of a topology.
     Sizes are called as nccl-tests' long options, in bytes. ``batch``: sequences of a training step, or requests that
-    each replica has at once. ``generate``: ``IN:OUT``, tokens of prompts and answers. ``as_keywords``: of a Python
-    call, so that messages name keywords, not options.
+    each replica has at once. ``tokens``: to train on. ``generate``: ``IN:OUT``, tokens of prompts and answers.
+    ``as_keywords``: of a Python call, so that messages name keywords, not options.
     """
 
     subject: str
@@ -47,6 +49,7 @@ class OneLine:
     rate: float | None = None
     requests: int | None = None
     attention_dp: int | None = None
+    tokens: float | None = None
     overrides: tuple[str, ...] = ()
     as_keywords: bool = False
 
@@ -63,7 +66,7 @@ OPTIONS = {"nodes": "-n", "minbytes": "-b", "maxbytes": "-e", "stepfactor": "-f"
 SIZES = ("minbytes", "maxbytes", "stepfactor", "stepbytes")
 BYTES = ("minbytes", "maxbytes", "stepbytes")
 _ONLY_GENERATION = ("generate", "range_ratio", "rate", "requests", "attention_dp")
-_ONLY_TRAINING = ("cp", "dp", "micro_batch", "micro_batches", "seq_len", "zero", "recompute")
+_ONLY_TRAINING = ("cp", "dp", "micro_batch", "micro_batches", "seq_len", "zero", "recompute", "tokens")
 _OF_MODELS = (*_ONLY_TRAINING, *_ONLY_GENERATION, "tp", "pp", "ep", "batch", "framework", "precision")
 _WITHOUT_EFFECT: dict[Kind, tuple[str, ...]] = {
     "collective": _OF_MODELS,
@@ -79,6 +82,8 @@ def option(question: OneLine, name: str) -> str:
     value = getattr(question, name)
     if question.as_keywords:
         return f"{name}={nccl_size(value) if name in BYTES else value!r}"
+    if name == "tokens":
+        return f"--tokens {value / 1e9:g}B"
     text = nccl_size(value) if name in BYTES else f"{value:g}" if isinstance(value, float) else f"{value}"
     return f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}"
 
@@ -112,6 +117,17 @@ def nccl_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*([+-]?\d{1,18}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)\s*", text, re.ASCII)
     return parse_bytes(f"{match[1]} {match[2].upper()}{'iB' if match[2] else 'B'}" if match else text)
+
+
+_MANY = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def many(text: str) -> float:
+    """A large number as people say it: ``300B``, ``15T``, ``300e9``. Raises ScenarioError."""
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)\s*", text, re.ASCII)
+    if not match or not float(match[1]):
+        raise ScenarioError(f"found {show(text)}, expected how many, such as 300B or 15T")
+    return float(match[1]) * _MANY[match[2].upper()]
 
 
 _SUFFIX = {0: "", 10: "K", 20: "M", 30: "G", 40: "T"}

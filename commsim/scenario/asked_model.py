@@ -40,6 +40,9 @@ def training(question: OneLine) -> Item:
     _mesh(item, places, question, ("tp", "pp", "cp", "dp", "ep"))
     for name in ("zero", "recompute", "framework", "precision"):
         _put(item, places, question, name)
+    if question.tokens is not None:
+        item["task"] = {"kind": "pretrain", "tokens": question.tokens}
+        places["training", "task", "tokens"] = option(question, "tokens")
     return {"training": item}, places
 
 

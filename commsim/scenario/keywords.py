@@ -8,7 +8,7 @@ from typing import Any, TypedDict, get_type_hints
 
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError, UnitError
-from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named, nccl_bytes
+from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named, many, nccl_bytes
 from commsim.scenario.load import is_model
 
 
@@ -21,6 +21,7 @@ class PlanKeywords(TypedDict, total=False):
     seq_len: int
     precision: str
     framework: str
+    tokens: float | str
 
 
 class Keywords(PlanKeywords, total=False):
@@ -78,6 +79,11 @@ def _value(name: str, value: object) -> Any:
             return nccl_bytes(str(value) if _whole(value) else value if isinstance(value, str) else repr(value))
         except UnitError as error:
             raise UnitError(f"{name}: {error}") from None
+    if name == "tokens":
+        try:
+            return many(str(value))
+        except ScenarioError as error:
+            raise ScenarioError(f"tokens: {error}") from None
     kind = get_type_hints(Keywords)[name]
     if kind is str and isinstance(value, str):
         return value

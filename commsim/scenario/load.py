@@ -63,7 +63,9 @@ def find_scenario(name: str, command: str = "run") -> Path:
             f"found the {noun} {name!r}, expected a scenario, or a machine beside it, such as "
             f"{_example(name, noun, command)}"
         )
-    near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
+    wanted = relative.with_suffix("").as_posix()
+    near = get_close_matches(wanted, shipped, n=3, cutoff=0.5)
+    near = near or [one for one in shipped if len(wanted) > 2 and wanted.lower() in one][:3]
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")
 
