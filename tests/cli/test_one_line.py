@@ -216,7 +216,7 @@ def test_a_sweep_is_asked_in_one_line_and_plotted(tmp_path: Path) -> None:
     asked = ["sweep", "all_reduce", *ON, "-b", "1M", "-e", "2M", "topology.nodes=1..2 x2", "-j", "1"]
     done = said(*asked, "--out", str(tmp_path), "--html")
     table = [line.split() for line in done.stdout.splitlines() if not line.startswith("#")]
-    assert table[0] == ["nodes", "of", "size", "bus", "bandwidth", "(GB/s)"]
+    assert table[0] == ["nodes", "of", "size", "time", "(us)", "bus", "bandwidth", "(GB/s)"]
     assert [line[:5] for line in table[1:]] == [
         [n, "all_reduce", "2", "MiB", line[4]] for n, line in zip("12", table[1:], strict=True)
     ]
