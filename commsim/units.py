@@ -145,7 +145,7 @@ def format_size(nbytes: int) -> str:
 
 
 def _exactly(nbytes: float) -> str:
-    """The size in few digits; empty where those would round it. `format` of charts.js is the same."""
+    """The size in few digits; empty where those would round it. `format` of chart_axes.js is the same."""
     if not math.isfinite(nbytes) or nbytes != int(nbytes):
         return ""
     for steps, most in ((_POWERS_OF_TWO, 4), (_POWERS_OF_TEN, 3)):

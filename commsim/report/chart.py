@@ -19,7 +19,7 @@ Unit = Literal["", "bytes", "s", "%"]
 Look = Literal["line", "dashed", "points", "bars", "steps"]
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("echarts.js", "charts.js")
+SCRIPTS = ("echarts.js", "chart_axes.js", "chart_panels.js", "chart_timeline.js", "charts.js")
 """What a page needs to draw charts, in this order."""
 
 BAND = "shaded: band of the prediction"
