@@ -101,6 +101,17 @@ def parse_bytes(text: object) -> int:
     return int(value)
 
 
+_MANY = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def parse_count(text: str) -> float:
+    """A large number as people say it, of tokens or parameters: ``300B``, ``15T``, ``300e9``; not zero."""
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)\s*", text, re.ASCII)
+    if not match or not float(match[1]):
+        raise UnitError(f"found {text[:40]!r}, expected how many, such as 300B or 15T")
+    return float(match[1]) * _MANY[match[2].upper()]
+
+
 def parse_bandwidth(text: object) -> float:
     """Bytes per second from a string such as ``400 Gb/s`` or ``50 GB/s``; not zero, nor absurd."""
     number, unit = _split(text, _BANDWIDTH, "bandwidth", "400 Gb/s")

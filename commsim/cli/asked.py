@@ -34,13 +34,13 @@ def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions
 
 def tokens_of(text: str | None) -> float | None:
     """Those of an option."""
-    from commsim.errors import ScenarioError
-    from commsim.scenario.asked import many
+    from commsim.errors import UnitError
+    from commsim.units import parse_count
 
     try:
-        return None if text is None else many(text)
-    except ScenarioError as error:
-        raise ScenarioError(f"--tokens: {error}") from None
+        return None if text is None else parse_count(text)
+    except UnitError as error:
+        raise UnitError(f"--tokens: {error}") from None
 
 
 def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:

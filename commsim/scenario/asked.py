@@ -7,9 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.document.types import show
-from commsim.errors import ScenarioError
-from commsim.units import parse_bytes
+from commsim.units import GIGA, parse_bytes
 
 Kind = Literal["collective", "training", "generation"]
 
@@ -83,7 +81,7 @@ def option(question: OneLine, name: str) -> str:
     if question.as_keywords:
         return f"{name}={nccl_size(value) if name in BYTES else value!r}"
     if name == "tokens":
-        return f"--tokens {value / 1e9:g}B"
+        return f"--tokens {value / GIGA:g}B"
     text = nccl_size(value) if name in BYTES else f"{value:g}" if isinstance(value, float) else f"{value}"
     return f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}"
 
@@ -117,17 +115,6 @@ def nccl_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*([+-]?\d{1,18}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)\s*", text, re.ASCII)
     return parse_bytes(f"{match[1]} {match[2].upper()}{'iB' if match[2] else 'B'}" if match else text)
-
-
-_MANY = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-
-
-def many(text: str) -> float:
-    """A large number as people say it: ``300B``, ``15T``, ``300e9``. Raises ScenarioError."""
-    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)\s*", text, re.ASCII)
-    if not match or not float(match[1]):
-        raise ScenarioError(f"found {show(text)}, expected how many, such as 300B or 15T")
-    return float(match[1]) * _MANY[match[2].upper()]
 
 
 _SUFFIX = {0: "", 10: "K", 20: "M", 30: "G", 40: "T"}

@@ -8,8 +8,9 @@ from typing import Any, TypedDict, get_type_hints
 
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError, UnitError
-from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named, many, nccl_bytes
+from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named, nccl_bytes
 from commsim.scenario.load import is_model
+from commsim.units import parse_count
 
 
 class PlanKeywords(TypedDict, total=False):
@@ -81,9 +82,9 @@ def _value(name: str, value: object) -> Any:
             raise UnitError(f"{name}: {error}") from None
     if name == "tokens":
         try:
-            return many(str(value))
-        except ScenarioError as error:
-            raise ScenarioError(f"tokens: {error}") from None
+            return parse_count(str(value))
+        except UnitError as error:
+            raise UnitError(f"tokens: {error}") from None
     kind = get_type_hints(Keywords)[name]
     if kind is str and isinstance(value, str):
         return value

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commsim.errors import CommsimError, ScenarioError
-from commsim.scenario.asked import collective_named, kind_of, many, nccl_bytes, nccl_size, without_effect
+from commsim.scenario.asked import collective_named, kind_of, nccl_bytes, nccl_size, without_effect
 from commsim.scenario.question import OneLine, assumed, document_of, mapping_of, scenario_of
 from commsim.scenario.question_command import command_of, question_of
 
@@ -232,17 +232,6 @@ def test_sizes_without_a_step_are_an_override() -> None:
     question = question_of(scenario)
     assert question is not None
     assert scenario_of(question).collectives[0].sizes == (1024, 3072, 4096)
-
-
-@pytest.mark.parametrize(("text", "number"), [("300B", 3e11), ("15T", 1.5e13), ("300e9", 3e11), ("1.5 M", 1.5e6)])
-def test_many_tokens_are_as_people_say_them(text: str, number: float) -> None:
-    assert many(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "B", "3x", "-3B", "0", "1e99999", "٣B"])
-def test_what_is_no_number_of_tokens_is_refused(text: str) -> None:
-    with pytest.raises(ScenarioError, match="such as 300B or 15T"):
-        many(text)
 
 
 def test_tokens_to_train_on_are_a_task() -> None:
