@@ -6,7 +6,7 @@ var commsimTimeline = (function () {
 
   function timelineOption(chart, size, hidden, view) {
     var longest = chart.rows.reduce(function (most, row) { return Math.max(most, row.length); }, 0);
-    var left = Math.min(20 + 7 * longest, size.width < 560 ? 96 : 260), high = Math.max.apply(null, chart.spans.map(function (s) { return s.end; }).concat(chart.x.high || 0));
+    var left = Math.min(20 + 7 * longest, size.width < 560 ? Math.max(96, 0.4 * size.width) : 260), high = Math.max.apply(null, chart.spans.map(function (s) { return s.end; }).concat(chart.x.high || 0));
     var names = {}, spans = chart.spans.filter(function (s) { return !hidden[names[s.colour]]; });
     chart.key.forEach(function (pair) { names[pair[1]] = pair[0]; });
     spans = chart.spans.filter(function (s) { return !hidden[names[s.colour]]; });
