@@ -1,5 +1,6 @@
 from commsim.api import Compared as Compared
 from commsim.api import CostTable as CostTable
+from commsim.api import Explained as Explained
 from commsim.api import Machines as Machines
 from commsim.api import Planned as Planned
 from commsim.api import Ran as Ran
@@ -8,6 +9,7 @@ from commsim.api import Swept as Swept
 from commsim.api import compare as compare
 from commsim.api import cost as cost
 from commsim.api import cost_table as cost_table
+from commsim.api import explain as explain
 from commsim.api import explore as explore
 from commsim.api import plan as plan
 from commsim.api import plot as plot

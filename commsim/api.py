@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from commsim.document.types import Document
 from commsim.errors import CommsimWarning, ScenarioError
 from commsim.nccl.job_notes import NO_VERSION
 from commsim.report.answers import Compared, Planned, Swept
+from commsim.report.explained import Explained
 from commsim.report.machines import Machines
 from commsim.report.ran import Ran
 from commsim.scenario.cost_question import AnyMachine, AskedCall
 from commsim.scenario.cost_source import GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
 from commsim.scenario.cost_table import CostTable
+from commsim.scenario.keywords import Keywords, PlanKeywords, question_in_keywords
 from commsim.scenario.load import check_document, find_scenario, load_scenarios
 from commsim.scenario.result import Result
 from commsim.scenario.run import run as run_scenario
+from commsim.scenario.schema import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Compared",
     "CostTable",
+    "Explained",
     "Machines",
     "Planned",
     "Ran",
@@ -38,6 +44,7 @@ __all__ = [
     "compare",
     "cost",
     "cost_table",
+    "explain",
     "explore",
     "plan",
     "plot",
@@ -50,19 +57,23 @@ __all__ = [
 ]
 
 
-def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Ran:
+def run(scenario: str | Path | Mapping[str, Any], *overrides: str, **question: Unpack[Keywords]) -> Ran:
     """The result of one scenario: a file, the name of a shipped one, or the same keys as a mapping.
 
-    `overrides` are ``key.path=value`` texts as on the command line. Raises ScenarioError (a CommsimError) with every
-    fault, also if the file holds several scenarios; `run_all` takes those. What one should know of the answer comes
-    as a Python warning too (CommsimWarning); that a version of NCCL is assumed stands in `warnings` alone.
+    With `on` it is a question in one line, of a collective or a model and a machine: the keywords are the long options
+    of `commsim run`, ``nodes``, ``minbytes``, ``tp`` ..., and so is the answer. `overrides` are ``key.path=value``
+    texts as on the command line. Raises ScenarioError (a CommsimError) with every fault, also if the file holds several
+    scenarios; `run_all` takes those. What one should know of the answer comes as a Python warning too (CommsimWarning);
+    what is assumed, such as a version of NCCL, stands in `warnings` alone.
 
     >>> import commsim as cs
     >>> result = cs.run("allreduce-8-h100", "workload.0.sizes=64 MiB")
     >>> [int(size) for size in result.to_frame()["size_bytes"]]
     [67108864]
+    >>> cs.run("all_reduce", on="hgx-h100-ndr400", nodes=4, minbytes="1G", maxbytes="1G").name
+    'all_reduce on 4 x hgx-h100-ndr400'
     """
-    results = _run(scenario, overrides)
+    results = _run(_asked(scenario, overrides, question, "cs.run"))
     if len(results) != 1:
         raise ScenarioError(f"found {len(results)} scenarios in {scenario}, expected one; run_all takes several")
     return results[0]
@@ -70,25 +81,80 @@ def run(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Ran:
 
 def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequence[Ran]:
     """The results of every scenario of a file, in order."""
-    return _run(scenario, overrides)
+    return _run(_asked(scenario, overrides, {}, "cs.run"))
 
 
-def _run(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[Ran]:
-    """The answers, warnings told to whoever called `run` or `run_all`."""
+def explain(
+    scenario: Result | str | Path | Mapping[str, Any],
+    *overrides: str,
+    sizes: Sequence[int | str] = (),
+    what_if: bool = True,
+    **question: Unpack[Keywords],
+) -> Explained:
+    """What bounds a run, and what each single change would give: every one is simulated, unless `what_if` is False.
+
+    Takes a result of `run`, or what `run` takes. `sizes` of a collective: by default its smallest and its largest.
+    Raises CommsimError as `run` does.
+    """
+    from commsim.planner.explain import explain as explained
+    from commsim.scenario.asked import nccl_bytes
+
+    if isinstance(scenario, Result):
+        if overrides or question:
+            raise ScenarioError("found changes beside a result, expected them beside a scenario or a question")
+        result, command = Ran.of(scenario), "commsim run FILE"
+    else:
+        asked = _asked(scenario, overrides, question, "cs.explain")
+        if len(asked) != 1:
+            raise ScenarioError(f"found {len(asked)} scenarios in {scenario}, expected one")
+        result, command = _run(asked)[0], asked[0].command
+    return Explained(result, explained(result, [nccl_bytes(str(size)) for size in sizes], what_if=what_if), command)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A scenario, the command that asks it, and what was assumed of a question in one line."""
+
+    scenario: Scenario
+    command: str
+    assumed: tuple[str, ...] = ()
+
+
+def _asked(
+    scenario: str | Path | Mapping[str, Any], overrides: Sequence[str], question: Mapping[str, Any], function: str
+) -> list[_Asked]:
+    """What a call asks; what changes nothing of a question is told to whoever called `function`."""
+    if any(value is not None for value in question.values()):
+        from commsim.scenario.asked import without_effect
+        from commsim.scenario.question import assumed, checked, document_of
+        from commsim.scenario.question_command import command_of
+
+        one = question_in_keywords(scenario, question, overrides)
+        document = document_of(one)
+        made, filled = checked(document), assumed(document)
+        for text in without_effect(one):
+            warnings.warn(text, CommsimWarning, stacklevel=3)
+        said = (f"taken where nothing is said: {filled}",) if filled else ()
+        return [_Asked(made, command_of(one), said)]
     if isinstance(scenario, Mapping):
         from commsim.document import apply_overrides, raise_faults
 
-        document = apply_overrides(Document("", dict(scenario)), overrides)
-        made, faults = check_document(document, Path())
-        if made is None or faults:
+        of_mapping, faults = check_document(apply_overrides(Document("", dict(scenario)), overrides), Path())
+        if of_mapping is None or faults:
             raise_faults(faults)
-        scenarios = [made]
+        scenarios = [of_mapping]
     else:
-        scenarios = load_scenarios(find_scenario(str(scenario)), overrides)
-    answers = [Ran.of(run_scenario(one)) for one in scenarios]
+        scenarios = load_scenarios(find_scenario(str(scenario), function), overrides)
+    named = "FILE" if isinstance(scenario, Mapping) else str(scenario)
+    return [_Asked(one, shlex.join(["commsim", "run", named, *overrides])) for one in scenarios]
+
+
+def _run(asked: Sequence[_Asked]) -> list[Ran]:
+    """The answers, warnings told to whoever called the function of the API that calls this."""
+    answers = [Ran.of(run_scenario(one.scenario)) for one in asked]
     for text in dict.fromkeys(text for answer in answers for text in answer.warnings if text != NO_VERSION):
         warnings.warn(text, CommsimWarning, stacklevel=3)
-    return answers
+    return [replace(a, warnings=(*one.assumed, *a.warnings)) for one, a in zip(asked, answers, strict=True)]
 
 
 def explore(scenario: str | Path | Mapping[str, Any] | None = None, *overrides: str) -> InlineExplorer:
@@ -195,22 +261,28 @@ def cost_table(
     return table_of(AskedCall(collective, dtype, redop, mode, library), ranks, machine, warn=True)
 
 
-def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
+def plan(file: str | Path, *overrides: str, simulate: bool = True, **question: Unpack[PlanKeywords]) -> Planned:
     """The best ways to cut a model over one of several machines, of a plan file or the name of a shipped one.
 
+    With `on`, of a model on a machine, as `commsim plan MODEL --on MACHINE`: the keywords are its long options.
     Every configuration is ranked in closed form; the best are simulated unless `simulate` is False.
     """
     from time import process_time
 
     from commsim.planner import plan as planner
     from commsim.planner.around import neighbours, sensitivity
+    from commsim.planner.asked_plan import asked_plan
     from commsim.planner.clusters import machines as machines_of
     from commsim.planner.question import read_plan
     from commsim.scenario.load import plain_yaml
 
-    path = find_scenario(str(file))
-    question, document = read_plan(path, overrides)
-    spec = question.plan
+    if any(value is not None for value in question.values()):
+        path = Path()
+        asked, document = asked_plan(question_in_keywords(file, question, known=PlanKeywords), overrides)
+    else:
+        path = find_scenario(str(file), "cs.plan")
+        asked, document = read_plan(path, overrides)
+    spec = asked.plan
     machines = machines_of(spec, document, path.parent)
     answer = planner.PlanAnswer()
     begun = process_time()
@@ -223,8 +295,8 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True) -> Planned:
         planner.ranked_choices(spec, chosen, answer)
     best = answer.best
     around, changes = neighbours(spec, best), sensitivity(best)
-    scenario = plain_yaml(planner.scenario_of(best, spec, question.name))
-    return Planned(question.name, answer, scenario, seconds, around, changes)
+    scenario = plain_yaml(planner.scenario_of(best, spec, asked.name))
+    return Planned(asked.name, answer, scenario, seconds, around, changes)
 
 
 def serve(file: str | Path, *overrides: str) -> ServingPlan:
@@ -247,28 +319,36 @@ def serve(file: str | Path, *overrides: str) -> ServingPlan:
     return ServingPlan(question.name, spec, answer, scenario, process_time() - begun)
 
 
-def sweep(file: str | Path, *overrides: str, workers: int = 1) -> Swept:
+def sweep(file: str | Path, *overrides: str, workers: int = 1, **question: Unpack[Keywords]) -> Swept:
     """A scenario over grids of values, of a sweep file or the name of a shipped one, held in memory.
 
-    With several `workers`, processes are started: call it under ``if __name__ == "__main__":`` then. The command
-    line keeps a journal and goes on where it was; this does not.
+    An override whose value is a range or a list is a path: ``"topology.nodes=1..64 x2"``. With `on`, it is of a
+    question in one line, as `run` takes it. With several `workers`, processes are started: call it under
+    ``if __name__ == "__main__":`` then. The command line keeps a journal and goes on where it was; this does not.
     """
-    from commsim.planner.sweep import idle_reasons, read_sweep
+    from commsim.planner.sweep import asked_sweep, idle_reasons, read_sweep
     from commsim.planner.workers import run_local
     from commsim.report.sweep_plot import unchanged_paths
 
-    path = find_scenario(str(file))
-    asked = read_sweep(path, list(overrides))
+    if any(value is not None for value in question.values()):
+        from commsim.scenario.asked import without_effect
+
+        one = question_in_keywords(file, question, overrides)
+        asked = asked_sweep(one)
+        for text in without_effect(one):
+            warnings.warn(text, CommsimWarning, stacklevel=2)
+        base = f"# taken where nothing is said: {asked.assumed}\n{asked.text}" if asked.assumed else asked.text
+    else:
+        path = find_scenario(str(file), "cs.sweep")
+        asked, base = read_sweep(path, list(overrides)), path.read_text(encoding="utf-8")
     answers = [answer for some in run_local(asked, list(asked.points()), workers) for answer in some]
     answers.sort(key=lambda answer: answer.number)
     points = tuple(vars(a) for a in answers)
-    return Swept(
-        asked.name, points, path.read_text(encoding="utf-8"), idle_reasons(asked, unchanged_paths(points)), overrides
-    )
+    return Swept(asked.name, points, base, idle_reasons(asked, unchanged_paths(points)), overrides)
 
 
 def plot(
-    answer: Result | Compared | Planned | ServingPlan | Swept, kind: str = "", item: int = 0, path: str = ""
+    answer: Result | Compared | Explained | Planned | ServingPlan | Swept, kind: str = "", item: int = 0, path: str = ""
 ) -> Figure:
     """A picture of an answer: `kind` as ``commsim plot`` lists them, by default the first that it can show.
 
@@ -278,7 +358,7 @@ def plot(
     return (Ran.of(answer) if isinstance(answer, Result) else answer).plot(kind, item, path)
 
 
-def write_report(answer: Result | Compared | Planned | ServingPlan | Swept, file: str | Path) -> Path:
+def write_report(answer: Result | Compared | Explained | Planned | ServingPlan | Swept, file: str | Path) -> Path:
     """Writes an answer as one HTML file that loads nothing; returns its path."""
     from commsim.files import write_atomically
     from commsim.report.page import html

@@ -101,6 +101,17 @@ def parse_bytes(text: object) -> int:
     return int(value)
 
 
+_MANY = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def parse_count(text: str) -> float:
+    """A large number as people say it, of tokens or parameters: ``300B``, ``15T``, ``300e9``; not zero."""
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)\s*", text, re.ASCII)
+    if not match or not float(match[1]):
+        raise UnitError(f"found {text[:40]!r}, expected how many, such as 300B or 15T")
+    return float(match[1]) * _MANY[match[2].upper()]
+
+
 def parse_bandwidth(text: object) -> float:
     """Bytes per second from a string such as ``400 Gb/s`` or ``50 GB/s``; not zero, nor absurd."""
     number, unit = _split(text, _BANDWIDTH, "bandwidth", "400 Gb/s")
@@ -126,16 +137,36 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     return f"{value / factor:.4g} {unit}"
 
 
+_POWERS_OF_TWO: list[tuple[float, str]] = [(2**40, "TiB"), (GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")]
+_POWERS_OF_TEN: list[tuple[float, str]] = [(1e12, "TB"), (GIGA, "GB"), (1e6, "MB")]
+
+
 def format_bytes(nbytes: float) -> str:
-    """A size in powers of two: ``64 MiB``."""
-    return _scaled(nbytes, [(2**40, "TiB"), (GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
+    """A size as `format_size` says it where that is short, else rounded in powers of two: ``64 MiB``, ``7.45 GiB``."""
+    return _exactly(nbytes) or _scaled(nbytes, _POWERS_OF_TWO)
 
 
 def format_size(nbytes: int) -> str:
-    """A size in the largest power of two that says it exactly: ``64 MiB``, ``1000000 B``."""
-    short = format_bytes(nbytes)
-    number, unit = short.split()
-    return short if Decimal(number) * int(_BYTES[unit]) == nbytes else f"{nbytes} B"
+    """A size exactly: in powers of two, else in powers of ten from 1 MB where three digits do, else in bytes.
+
+    >>> [format_size(n) for n in (2**26, 8 * 10**9, 1234567)]
+    ['64 MiB', '8 GB', '1234567 B']
+    """
+    return _exactly(nbytes) or f"{nbytes} B"
+
+
+def _exactly(nbytes: float) -> str:
+    """The size in few digits; empty where those would round it. `format` of chart_axes.js is the same."""
+    if not math.isfinite(nbytes) or nbytes != int(nbytes):
+        return ""
+    for steps, most in ((_POWERS_OF_TWO, 4), (_POWERS_OF_TEN, 3)):
+        short = _scaled(nbytes, steps)
+        number, unit = short.split()
+        exact = Decimal(number)
+        large = nbytes >= 1e6 or steps is _POWERS_OF_TWO
+        if large and exact * int(_BYTES[unit]) == int(nbytes) and len(exact.normalize().as_tuple().digits) <= most:
+            return short
+    return ""
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

@@ -38,6 +38,7 @@ _TAIL = "commsim run generation/long-tail --out out/tail"
 _RL = "commsim run rl/grpo-llama-3.1-8b-16-h100 --out out/rl"
 _CURVE = "validation/measured/h100x8_together_all_reduce_ring.csv"
 _LATE = " ".join(f"tests/data/dumps/gloo-late/trace_rank{rank}.json.gz" for rank in range(4))
+_MISSING = " ".join(f"tests/data/dumps/gloo-missing/flight_rank_{rank}.json" for rank in range(4))
 
 SHELVES: dict[str, tuple[Entry, ...]] = {
     "Collectives": (
@@ -65,6 +66,12 @@ SHELVES: dict[str, tuple[Entry, ...]] = {
             "What does NCCL choose, by size and number of ranks? A colour for each algorithm, paler for LL and LL128.",
             ("commsim plot allreduce-2-nodes-a100 --kind crossover --nodes 1,2,4,8,16,32 --out out/map.png",),
             "out/map.png",
+        ),
+        Entry(
+            "kernels",
+            "From which size is NCCL quicker than the kernels of a serving framework?",
+            ("commsim tune custom-all-reduce --kernels --plot out/kernels.png --out out/kernels.json",),
+            "out/kernels.png",
         ),
     ),
     "Machines": (
@@ -213,6 +220,27 @@ SHELVES: dict[str, tuple[Entry, ...]] = {
             "Who waited for whom in a job?",
             (f"commsim dump {_LATE} --out out/late",),
             "out/late/dump.png",
+        ),
+        Entry(
+            "missing",
+            "Which rank never came into a call that the others wait in?",
+            (f"commsim dump {_MISSING} --out out/missing",),
+            "out/missing/dump.png",
+        ),
+        Entry(
+            "suspects",
+            "Which host, and which part of it, is slow? How probable it is, from tests of pairs of hosts.",
+            ("commsim doctor tests/data/doctor/pairs.csv --out out/doctor",),
+            "out/doctor/suspects.png",
+        ),
+        Entry(
+            "steps",
+            "How far off are predictions of published training steps? Those inside the band are within 10 %.",
+            (
+                "commsim validate training --engine closed_form --json out/steps.json",
+                "commsim plot out/steps.json --kind accuracy --out out/steps.png",
+            ),
+            "out/steps.png",
         ),
     ),
 }

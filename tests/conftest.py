@@ -14,6 +14,8 @@ pytest_plugins = ["browsing"]
 
 os.environ["MPLBACKEND"] = "Agg"  # before anything imports matplotlib: a test machine has no display
 
+os.environ.pop("COLUMNS", None)  # nor do tables depend on the terminal, or on what pytest-xdist says of it
+
 # A shell starts background jobs with SIGINT ignored, and so would every program be that tests start and interrupt.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import commsim as cs
-from commsim.errors import ScenarioError
+from commsim.errors import CommsimError, CommsimWarning, ScenarioError
 from commsim.scenario.json_schema import scenario_schema, sweep_schema
 from commsim.scenario.schema import Scenario
 
@@ -144,3 +145,69 @@ def test_the_schema_knows_every_key_and_the_short_forms() -> None:
     assert "nccl" in schema["$defs"]["Library"]["anyOf"][0]["enum"]
     assert "prefixItems" not in json.dumps(schema)
     assert set(sweep_schema()["properties"]) > set(schema["properties"])
+
+
+def test_a_question_in_one_line_is_answered_as_on_the_command_line() -> None:
+    from typer.testing import CliRunner
+
+    from commsim.cli import app
+
+    words = "run all_reduce --on hgx-h100-ndr400 -n 2 -b 1M -e 4M topology.oversubscription=2 --no-files --json"
+    (printed,) = json.loads(CliRunner().invoke(app, words.split()).stdout)["results"]
+    with pytest.warns(CommsimWarning, match="oversubscription"):
+        called = cs.run(
+            "all_reduce", "topology.oversubscription=2", on="hgx-h100-ndr400", nodes=2, minbytes="1M", maxbytes=2**22
+        )
+    assert json.loads(json.dumps(called.to_dict()))["items"] == printed["items"]
+    assert (called.name, called.scenario_hash) == (printed["name"], printed["scenario_hash"])
+
+
+def test_what_is_filled_in_of_a_question_stands_in_its_warnings() -> None:
+    step = cs.run("llama-3-8b", on="hgx-h100-ndr400", tp=8)
+    assert "taken where nothing is said: a batch of 4 sequences" in step.warnings[0]
+
+
+def test_an_explanation_has_sentences_and_a_row_for_every_change() -> None:
+    asked = {"on": "hgx-h100-ndr400", "nodes": 2, "minbytes": "1G", "maxbytes": "1G"}
+    reasons = cs.explain("all_reduce", **asked)  # type: ignore[arg-type]
+    best = reasons.to_frame().iloc[0]
+    assert any("bound by" in line for line in reasons.answer)
+    assert reasons.answer[-1].endswith(
+        f"commsim run all_reduce --on hgx-h100-ndr400 -n 2 -b 1G -e 1G {shlex.join(best.overrides)}"
+    )
+    again = cs.run("all_reduce", *best.overrides, **asked)  # type: ignore[arg-type]
+    assert again.to_frame().time_us.item() == pytest.approx(best.time_us)
+    assert cs.explain(again, what_if=False).to_frame().empty
+
+
+def test_a_plan_and_a_sweep_are_asked_in_one_line_too() -> None:
+    planned = cs.plan("llama-3-8b", on="hgx-h100-ndr400", nodes=1, simulate=False)
+    assert "hgx-h100-ndr400 (8 GPUs)" in planned.answer[0]
+    swept = cs.sweep("all_reduce", "topology.nodes=1..4 x2", on="hgx-h100-ndr400", minbytes="1M", maxbytes="1M")
+    assert list(swept.to_frame()["topology.nodes"]) == [1, 2, 4]
+    assert "sweep:" in swept.base
+
+
+@pytest.mark.parametrize(
+    ("function", "subject", "given", "text"),
+    [
+        ("run", "all_reduce", {}, r"such as cs.run\('all_reduce', on='hgx-h100-ndr400', nodes=4\)"),
+        ("sweep", "all_reduce", {}, r"such as cs.sweep\('all_reduce', 'topology.nodes=4..16 x2', on="),
+        ("run", "all_reduce", {"nodes": 4}, "found nodes=4 without on, expected a machine for 'all_reduce'"),
+        ("run", "a.yaml", {"nodes": 4}, "of a scenario it is a change, such as 'topology.nodes=4'"),
+        ("run", "all_reduce", {"on": "hgx-h10"}, "^on: found 'hgx-h10', which is no file; of presets, did you mean"),
+        ("run", "all_reduce", {"on": "hgx-h100-ndr400", "node": 4}, "found the keyword 'node', did you mean 'nodes'"),
+        ("run", "all_reduce", {"on": "hgx-h100-ndr400", "b": 8}, "found the keyword 'b', did you mean 'minbytes'"),
+        ("run", "all_reduce", {"on": "hgx-h100-ndr400", "nodes": 1.5}, "nodes: found 1.5, expected a whole number"),
+        ("run", "all_reduce", {"on": "hgx-h100-ndr400", "minbytes": "8Q"}, "minbytes: found the unit 'Q'"),
+        ("run", "llama-3-8b", {"on": "hgx-h100-ndr400", "tp": 3}, "^tp=3 workload.0.training.mesh: tp"),
+        ("run", "llama-3-8b", {"on": "hgx-h100-ndr400", "generate": "7"}, "^generate: found '7', expected tokens in"),
+        ("plan", "llama-3-8b", {"on": "hgx-h100-ndr400", "tp": 8}, "found the keyword 'tp', expected one of on, nodes"),
+        ("run", SCENARIO, {"on": "hgx-h100-ndr400"}, "found a scenario beside on='hgx-h100-ndr400'"),
+    ],
+)
+def test_what_is_wrong_of_a_call_is_said_at_its_keyword(
+    function: str, subject: object, given: dict[str, object], text: str
+) -> None:
+    with pytest.raises(CommsimError, match=text):
+        getattr(cs, function)(subject, **given)

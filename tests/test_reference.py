@@ -9,7 +9,10 @@ import pytest
 import reference_pages
 from pydantic import Field, create_model
 
+from commsim.explorer.state import KEYS
+
 PAGES = reference_pages.pages()
+SCRIPTS = reference_pages.ROOT / "commsim" / "explorer" / "static"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -66,3 +69,15 @@ def test_a_changed_field_changes_its_row(monkeypatch: pytest.MonkeyPatch) -> Non
     assert reference_pages.fields_block("Report").splitlines()[-1] == (
         "| `share` | number from 0 to 1 | `0.5` | how much |"
     )
+
+
+def test_the_names_that_shells_complete_are_those_of_the_code() -> None:
+    assert reference_pages.NAMES.read_text(encoding="utf-8") == reference_pages.names(), "run `make reference`"
+
+
+def test_the_page_of_the_explorer_asks_with_keys_that_it_knows() -> None:
+    scripts = "".join(path.read_text(encoding="utf-8") for path in sorted(SCRIPTS.glob("*.js")))
+    keys = set(re.findall(r'\{key: "(\w+)"|state\.get\("(\w+)"\)|state\.set\(\{(\w+):', scripts))
+    asked = {key for groups in keys for key in groups if key}
+    assert {"on", "collective", "model"} <= asked
+    assert asked <= KEYS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from commsim.units import (
     microseconds,
     parse_bandwidth,
     parse_bytes,
+    parse_count,
     parse_time,
 )
 
@@ -143,8 +145,23 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_formats() -> None:
     assert format_bytes(64 * 2**20) == "64 MiB"
     assert format_bytes(0) == "0 B"
+    assert format_bytes(8e9) == "8 GB"
+    assert format_bytes(1234567) == "1.177 MiB"
+    assert format_bytes(np.int64(8 * 10**9)) == "8 GB"  # type: ignore[arg-type]
+    assert format_bytes(0.5) == "0.5 B"
     assert format_bandwidth(50e9) == "50 GB/s"
     assert format_time(12.5e-6) == "12.5 us"
     assert gb_per_s(5e9) == 5
     assert gbit_per_s(50e9) == 400
     assert microseconds(1e-6) == 1
+
+
+@pytest.mark.parametrize(("text", "number"), [("300B", 3e11), ("15T", 1.5e13), ("300e9", 3e11), ("1.5 M", 1.5e6)])
+def test_many_tokens_are_as_people_say_them(text: str, number: float) -> None:
+    assert parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "B", "3x", "-3B", "0", "1e99999", "٣B"])
+def test_what_is_no_number_of_tokens_is_refused(text: str) -> None:
+    with pytest.raises(UnitError, match="such as 300B or 15T"):
+        parse_count(text)

@@ -17,6 +17,7 @@ from commsim.collectives.semantics import REDUCING
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve, FloatArray, IntArray
 from commsim.nccl.operation import Operation
+from commsim.units import format_size
 
 # Name, smallest size above which (exclusive), largest size up to which (inclusive) a row belongs to the band.
 BANDS: tuple[tuple[str, int, int], ...] = (
@@ -160,4 +161,7 @@ def _other_operation(predicted: Curve, measured: Curve) -> str:
 
 
 def _span(curve: Curve) -> str:
-    return f"{curve.size_bytes[0]} B to {curve.size_bytes[-1]} B" if len(curve) else "no size"
+    if not len(curve):
+        return "no size"
+    first, last = (format_size(int(curve.size_bytes[end])) for end in (0, -1))
+    return f"{first} to {last}"

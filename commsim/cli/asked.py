@@ -17,18 +17,30 @@ if TYPE_CHECKING:
 def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions) -> OneLine:
     """What is asked; CommsimError for a question without a machine."""
     from commsim.errors import CommsimError, UnitError
-    from commsim.scenario.asked import OneLine, nccl_bytes, option
+    from commsim.scenario.asked import BYTES, OPTIONS, OneLine, nccl_bytes, option
 
     words = asdict(options)
-    for name, letter in (("first", "-b"), ("last", "-e"), ("step", "-i")):
+    for name in BYTES:
         try:
             words[name] = None if words[name] is None else nccl_bytes(words[name])
         except UnitError as error:
-            raise UnitError(f"{letter}: {error}") from None
+            raise UnitError(f"{OPTIONS[name]}: {error}") from None
+    words["tokens"] = tokens_of(options.tokens)
     if not options.on:
         first = OneLine(**words | {"on": ""}, subject=subject)
         raise CommsimError(f"found {option(first, options.given[0])} without --on, {_expected(subject, options.nodes)}")
     return OneLine(**words, subject=subject, overrides=tuple(overrides))
+
+
+def tokens_of(text: str | None) -> float | None:
+    """Those of an option."""
+    from commsim.errors import UnitError
+    from commsim.units import parse_count
+
+    try:
+        return None if text is None else parse_count(text)
+    except UnitError as error:
+        raise UnitError(f"--tokens: {error}") from None
 
 
 def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:
@@ -41,7 +53,9 @@ def asked_scenario(question: OneLine, show: Callable[[str], None]) -> Scenario:
     document = document_of(question)
     scenario = checked(document)
     if filled := assumed(document):
-        show(f"# taken where nothing is said: {filled}")
+        from commsim.report.tables import comment
+
+        show("\n".join(comment(f"taken where nothing is said: {filled}")))
     return scenario
 
 

@@ -61,9 +61,12 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "all_reduce 64MiB 1GiB --on hgx-h100-ndr400 -n 16",
         "all_gather --on hgx-h100-ndr400 --out all_gather.json",
     ),
-    "explain": ("all_reduce --on hgx-h100-ndr400 -n 4 -b 1G -e 1G", "training/llama-3-70b-512-h100 topology.nodes=32"),
-    "plan": ("plan/gpt3-175b-1024-a100", "plan/llama-3-405b-16384-h100 plan.best=5 --html"),
-    "sweep": ("sweep/message-size", "sweep/message-size 'topology.nodes=1..64 x2' -j 4"),
+    "explain": (
+        "all_reduce --on hgx-h100-ndr400 -n 4 -b 1G -e 1G",
+        "all_reduce --on hgx-h100-ndr400 -n 4 'topology.faults=[{nic: [1, 0], failed: true}]'",
+    ),
+    "plan": ("llama-33b --on dgx-a100-hdr200 -n 8 --tokens 300B", "plan/gpt3-175b-1024-a100 plan.best=5 --html"),
+    "sweep": ("all_reduce --on hgx-h100-ndr400 'topology.nodes=1..64 x2'", "sweep/message-size -j 4"),
     "merge": ("out/message-size", "out/message-size --parquet"),
     "synthesize": (
         "dgx-1v -c all_gather --bytes 1GiB",

@@ -94,6 +94,7 @@ def doctor(
         Path | None,
         typer.Option("--out", "-o", help="Folder for suspects.png and .svg, diagnosis.json and measurements.yaml."),
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write all of it as one HTML file to mail.")] = None,
     fail_above: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Exit 1 where the probability of a suspect, or of a host, is above this."),
@@ -138,6 +139,11 @@ def doctor(
 
     diagnosis = _run(examination, cluster, run_options, bed, keep, json_output)
     paths = _write(out, diagnosis, cluster, machine) if out is not None else []
+    if html is not None:
+        from commsim.report.doctor_page import doctor_page
+        from commsim.report.page import html as page_text
+
+        paths.append(write_atomically(html, page_text(doctor_page(diagnosis, cluster))))
     scripts = _plan(plan, diagnosis, cluster, launcher) if plan is not None else []
     if json_output:
         from commsim.report.diagnosis import diagnosis_dict

@@ -105,13 +105,15 @@ def _failing(words: str | None) -> set[str]:
 def _write(found: JobDiagnosis, out: Path | None, html: Path | None) -> list[Path]:
     """The files that were asked for."""
     from commsim.files import write_atomically
-    from commsim.report.dumps import dump_page, plot_dump
+    from commsim.report.dump_chart import dump_chart
+    from commsim.report.dumps import dump_page
 
     written = []
-    if out is not None and (figure := plot_dump(found)) is not None:
+    if out is not None and (chart := dump_chart(found)) is not None:
         from commsim.cli.pictures import write_both
+        from commsim.report.chart_figure import draw
 
-        written += write_both(out / "dump", figure)
+        written += write_both(out / "dump", draw(chart, width=10.0))
     if html is not None:
         from commsim.report.page import html as page_text
 

@@ -59,9 +59,11 @@ def init(
         question = replace(
             question,
             nodes=asked("How many nodes", "2", whole, given=nodes, yes=yes, option="--nodes"),
-            first=asked("First size, as of nccl-tests -b", "8", nccl_bytes, given=first, yes=yes, option="--minbytes"),
-            last=asked("Last size, -e", "8G", nccl_bytes, given=last, yes=yes, option="--maxbytes"),
-            factor=asked("Factor from size to size, -f", "2", whole, given=factor, yes=yes, option="--stepfactor"),
+            minbytes=asked(
+                "First size, as of nccl-tests -b", "8", nccl_bytes, given=first, yes=yes, option="--minbytes"
+            ),
+            maxbytes=asked("Last size, -e", "8G", nccl_bytes, given=last, yes=yes, option="--maxbytes"),
+            stepfactor=asked("Factor from size to size, -f", "2", whole, given=factor, yes=yes, option="--stepfactor"),
         )
     else:
         kind = asked("Training or generation", "training", _kind, given=what, yes=yes, option="--what")

@@ -100,19 +100,19 @@ class AskedOptions:
     nodes: Annotated[
         int | None, typer.Option("--nodes", "-n", min=1, help="With --on: nodes (default: as the mesh needs, else 1).")
     ] = None
-    first: Annotated[
+    minbytes: Annotated[
         str | None,
         typer.Option(
             "--minbytes", "-b", metavar="SIZE", help="Collective: first size, as of nccl-tests: 8, 64K (default: 8)."
         ),
     ] = None
-    last: Annotated[
+    maxbytes: Annotated[
         str | None, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Collective: last size (default: 8G).")
     ] = None
-    factor: Annotated[
+    stepfactor: Annotated[
         int | None, typer.Option("--stepfactor", "-f", help="Collective: from size to size (default: 2).")
     ] = None
-    step: Annotated[
+    stepbytes: Annotated[
         str | None,
         typer.Option("--stepbytes", "-i", metavar="SIZE", help="Collective: added from size to size, in place of -f."),
     ] = None
@@ -174,6 +174,10 @@ class AskedOptions:
         typer.Option(min=1, help="Generation: groups with sequences of their own in attention (default: 1)."),
     ] = None
 
+    tokens: Annotated[
+        str | None, typer.Option(help="Training: tokens to train on, such as 300B: hours and GPU-hours.")
+    ] = None
+
     @property
     def given(self) -> list[str]:
         """The names of the options that were given."""
@@ -198,6 +202,9 @@ class PlanOptions:
     precision: Annotated[str | None, typer.Option(help="With --on: bf16, fp8 ... (default: bf16).")] = None
     framework: Annotated[
         str | None, typer.Option(help="With --on: megatron (the default), nemo, fsdp2, torchtitan, deepspeed ...")
+    ] = None
+    tokens: Annotated[
+        str | None, typer.Option(help="With --on: tokens to train on, such as 300B: days and GPU-hours.")
     ] = None
 
     @property

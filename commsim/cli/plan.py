@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from commsim.cli.asked import tokens_of
 from commsim.cli.options import OnlyJson, PlanOptions, changes, complete_subjects, spread
 from commsim.cli.plan_split import asks_split, plan_split
 from commsim.cli.say import aside, say, stages_bar
@@ -145,7 +146,8 @@ def _asked(model: str, overrides: list[str], options: PlanOptions, *, quiet: boo
 
     if options.on is None:
         raise ScenarioError(f"found no --on, expected a machine for {model!r:.80}, such as --on hgx-h100-ndr400")
-    question, document = asked_plan(OneLine(model, **vars(options)), overrides)
+    words = vars(options) | {"tokens": tokens_of(options.tokens)}
+    question, document = asked_plan(OneLine(model, **words), overrides)
     if not quiet and options.batch is None:
         say(f"# taken where nothing is said: a batch of {question.plan.global_batch_size[0]:,} sequences")
     return question, document

@@ -80,6 +80,10 @@ def sweep(
         _list(points, plan.paths, json_output)
         return
     _say_known(plan, json_output)
+    if plan.assumed and not json_output:
+        from commsim.report.tables import comment
+
+        typer.echo("\n".join(comment(f"taken where nothing is said: {plan.assumed}")))
     folder = out or Path("out") / slug(plan.name, "sweep")
     name = "journal.jsonl" if parts == 1 else f"journal-{part}-of-{parts}.jsonl"
     with Journal(folder / name, plan.identity, len(points), restart, plan.name) as journal:
@@ -112,7 +116,9 @@ def sweep(
         "seconds": round(seconds, 3),
     }
     if parts == 1:
-        page = _text(plan, None if question.given else find_scenario(file)) if html else None
+        page = None
+        if html:
+            page = plan.text if question.given else find_scenario(file).read_text(encoding="utf-8")
         summary |= _finish([folder / name], folder, parquet, plan, page, overrides or ())
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
@@ -120,7 +126,7 @@ def sweep(
 
 
 def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
-    """The sweep of a question in one line; what was filled in is not of one point and goes unsaid."""
+    """The sweep of a question in one line."""
     from commsim.cli.asked import asked_question
     from commsim.planner.sweep import asked_sweep
     from commsim.scenario.asked import without_effect
@@ -129,13 +135,6 @@ def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
     for line in without_effect(question):
         say(f"warning: {line}", err=True)
     return asked_sweep(question)
-
-
-def _text(plan: Sweep, path: Path | None) -> str:
-    """What was asked, for the page: the file, or the scenario of a question and its paths."""
-    from commsim.scenario.load import plain_yaml
-
-    return plain_yaml(plan.base.data | {"sweep": plan.axes}) if path is None else path.read_text(encoding="utf-8")
 
 
 def _say_known(plan: Sweep, json_output: bool) -> None:

@@ -214,6 +214,8 @@ def _expected(item: _Item, slots: Sequence[Slot]) -> str:
     if item.kind in _KINDS:
         whole = isinstance(item.value, int) and all(s.kind is not float for s in slots)
         number = "a whole number" if whole else "a number"
-        return _KINDS[item.kind].format(number=number, bounds=bounds(slots), **item.context)
+        wanted = _KINDS[item.kind].format(number=number, bounds=bounds(slots), **item.context)
+        of = meaning(slots) if wanted == "a list" else ""
+        return f"{wanted}: {of}" if of else wanted
     text = re.sub(r"^Input should be (?:a valid |an? )?", "", item.text)
     return text[:1].lower() + text[1:]

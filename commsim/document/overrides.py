@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commsim.document.reading import compose_documents
+from commsim.document.scalars import exponent
 from commsim.document.types import Document, KeyPath, raise_faults, shorten, show, show_path
 from commsim.errors import Fault
 
@@ -62,6 +63,8 @@ def _with(document: Document, values: Sequence[tuple[str, str, Any]], faults: li
 def _value(text: str, place: str, name: str) -> tuple[Any, list[Fault]]:
     if not text:
         return None, []
+    if (number := exponent(text)) is not None:
+        return number, []
     documents, faults = compose_documents(text, place)
     if not faults and len(documents) != 1:
         return None, [Fault(place, 0, 0, name, "found several documents, expected one value")]

@@ -32,6 +32,12 @@ class SurprisingScalarError(ValueError):
     """A plain scalar that YAML readers take for different things; the message says what to write."""
 
 
+def exponent(text: str) -> float | None:
+    """The number of a text such as ``300e9``, which is clear where no YAML reader but ours reads it; else None."""
+    value = float(text) if _EXPONENT.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else None
+
+
 def plain_value(text: str) -> Scalar:
     """The value of an unquoted scalar; SurprisingScalarError where readers of YAML disagree."""
     if text in _NULL:

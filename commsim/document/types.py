@@ -20,6 +20,9 @@ P = TypeVar("P")
 LOCATED = "commsim_located"
 """The type of pydantic's errors whose context names the places of their faults (`located`)."""
 
+KEYWORD = "keyword "
+"""How the place of a value begins that a keyword of a Python call gave, in place of an override."""
+
 # A message must fit one screen: this many faults of a line or two each, then "and N more".
 SHOWN_FAULTS = 12
 SHOWN_CHARACTERS = 60
@@ -57,7 +60,8 @@ class Document:
         """A fault at ``path``: in the override that set it, else at its place or its nearest parent's."""
         text = self._override(path)
         if text is not None:
-            place = text if text.startswith("-") else f"override {text!r}"  # an option says what it is
+            said = text.startswith(("-", KEYWORD))  # an option says what it is
+            place = text.removeprefix(KEYWORD) if said else f"override {text!r}"
             return Fault(place, 0, 0, show_path(path), printable(message))
         line, column = self._mark(path, at_key)
         return Fault(self.file, line, column, show_path(path), printable(message))

@@ -14,6 +14,7 @@ from commsim.dumps.finding import KINDS, DumpFinding, format_ranks
 from commsim.dumps.job import DumpedJob, Match
 from commsim.dumps.messages import message_findings
 from commsim.dumps.waits import CallWait, RankTime
+from commsim.units import format_size
 
 LATE_SHARE = 0.05
 """Of the time that the dumps cover: what a rank must cost the others to be called late, unless told otherwise."""
@@ -147,7 +148,7 @@ def _of(match: Match) -> str:
     """The call as sentences name it."""
     call, group = match.any, match.group
     title = f"{group.name} ({group.title})" if group.title and group.title not in group.name else group.name
-    size = f" of {call.nbytes:,} B" if call.nbytes else ""
+    size = f" of {format_size(call.nbytes)}" if call.nbytes else ""
     place = next((f" at {c.place}" for c in match.calls.values() if c.place), "")
     return f"{match.name}{size} of group {title}{place}"
 
@@ -182,7 +183,7 @@ def _different(
     elif odd.dtype != dtype:
         said, expected = f"{odd.operation} of {odd.dtype or 'no type'}", dtype or "no type"
     else:
-        said, expected = f"{odd.operation} of {odd.nbytes:,} B", f"{nbytes:,} B"
+        said, expected = f"{odd.operation} of {format_size(odd.nbytes)}", format_size(nbytes)
     title = match.group.title and f" ({match.group.title})"
     verb = "calls" if len(ranks) == 1 else "call"
     text = (

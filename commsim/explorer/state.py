@@ -19,6 +19,7 @@ from commsim.document.types import KeyPath, show
 from commsim.errors import ScenarioError
 from commsim.scenario.asked import OneLine
 from commsim.scenario.collective import parse_size_list
+from commsim.units import format_size
 
 Question = Literal["collective", "training"]
 
@@ -299,14 +300,8 @@ def _size_words(value: Any) -> str:
     sizes = parse_size_list(value)
     factor = sizes[1] // sizes[0] if len(sizes) > 2 and sizes[0] else 0
     if factor > 1 and all(b == a * factor for a, b in pairwise(sizes)):
-        return f"{_exact(sizes[0])} .. {_exact(sizes[-1])} x{factor}"
-    return ", ".join(map(_exact, sizes))
-
-
-def _exact(nbytes: int) -> str:
-    """A size in the largest unit of which it is a whole number."""
-    units = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
-    return next((f"{nbytes >> k} {unit}" for k, unit in units if nbytes and nbytes % (1 << k) == 0), f"{nbytes} B")
+        return f"{format_size(sizes[0])} .. {format_size(sizes[-1])} x{factor}"
+    return ", ".join(map(format_size, sizes))
 
 
 def _fault_words(fault: Mapping[str, Any]) -> str:

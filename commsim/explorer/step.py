@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commsim.errors import CommsimError
 from commsim.explorer.state import State
-from commsim.report.chart import Chart
+from commsim.report.chart import beginning
 from commsim.report.run_files import compared, tables
 from commsim.report.steps import breakdown_chart, figures_of, memory_chart, pipeline_chart
 from commsim.report.training import misfit
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from commsim.explorer.answers import Say
     from commsim.scenario.predictors import Cache
     from commsim.scenario.training_result import TrainingItem
-
-MOST_SPANS = 3_000
-"""Boxes of a timeline; a browser draws them in a moment."""
-
-_THIN = 0.3
-"""Part of a row up to which a bar is thin: transfers below the passes."""
 
 
 def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
@@ -52,23 +45,11 @@ def step_answer(state: State, base_dir: Path, cache: Cache) -> dict[str, Any]:
         "misfit": "" if item.memory.fits else f"does not fit: {misfit(item)}",
         "causes": breakdown_chart([("step", item.causes)], "Time of the mean stage by cause").to_dict(),
         "memory": memory_chart(figures).to_dict(),
-        "timeline": _few(pipeline_chart(figures)).to_dict(),
+        "timeline": beginning(pipeline_chart(figures)).to_dict(),
         "warnings": list(result.warnings),
         "text": tables(shown),
         "step_s": item.step_s,
     }
-
-
-def _few(chart: Chart) -> Chart:
-    """The timeline with at most so many boxes: without thin bars, then its beginning, as samples show no step."""
-    if len(chart.spans) <= MOST_SPANS:
-        return chart
-    passes = sorted((span for span in chart.spans if span.high - span.low > _THIN), key=lambda span: span.start)
-    note = "sends and the like are left out; commsim run --trace has all"
-    if len(passes) > MOST_SPANS:
-        end = passes[MOST_SPANS].start
-        note = f"the first {format_time(end)} of {format_time(max(span.end for span in passes))}; {note}"
-    return replace(chart, spans=tuple(passes[:MOST_SPANS]), note=note)
 
 
 # -- what each control would give ---------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commsim.kernels.device import KernelDevice
+from commsim.units import format_size
 
 Framework = Literal["vllm", "sglang", "tensorrt_llm", "flashinfer"]
 FRAMEWORKS: tuple[Framework, ...] = ("vllm", "sglang", "tensorrt_llm", "flashinfer")
@@ -137,7 +138,7 @@ def _vllm(call: KernelCall) -> KernelChoice:
         if nbytes < end or (nbytes == end and call.release >= SYMMETRIC_WITH_MOST):
             multimem = ranks in MULTIMEM_RANKS[device.capability]
             return KernelChoice("symmetric.multimem" if multimem else "symmetric.two_shot")
-    return KernelChoice("nccl", f"above the kernels' {_most(end if symmetric and typed else most)}")
+    return KernelChoice("nccl", f"above the kernels' {format_size(end if symmetric and typed else most)}")
 
 
 def _peer(ranks: int, nbytes: int) -> KernelChoice:
@@ -156,13 +157,6 @@ def _off_host(call: KernelCall) -> str:
 def _off_domain(call: KernelCall) -> str:
     domain = call.device.domain
     return "" if call.ranks <= domain else f"NVLink joins {domain} GPUs, not {call.ranks}"
-
-
-def _most(nbytes: int) -> str:
-    """In the largest unit that divides it, else bytes."""
-    return next(
-        (f"{nbytes // of} {unit}" for unit, of in (("MiB", MIB), ("KiB", KIB)) if not nbytes % of), f"{nbytes:,} B"
-    )
 
 
 # -- SGLang ---------------------------------
@@ -188,13 +182,13 @@ def _sglang(call: KernelCall) -> KernelChoice:
         if fault := peer_ranks_fault(call.ranks, PEER_RANKS):
             return KernelChoice("nccl", fault)
         if call.nbytes > PEER_MOST:
-            return KernelChoice("nccl", f"above the kernel's {_most(PEER_MOST)}")
+            return KernelChoice("nccl", f"above the kernel's {format_size(PEER_MOST)}")
         return _peer(call.ranks, call.nbytes)
     if fault := peer_ranks_fault(call.ranks, PUSH_RANKS):
         return KernelChoice("nccl", fault)
     push, pull = PUSH_BELOW[100 if call.device.capability >= 100 else 90][call.ranks]
     if call.nbytes > PUSH_MOST:
-        return KernelChoice("nccl", f"above the kernels' {_most(PUSH_MOST)}")
+        return KernelChoice("nccl", f"above the kernels' {format_size(PUSH_MOST)}")
     if call.nbytes <= push * KIB:
         return KernelChoice("push.one_shot")
     return KernelChoice("pull.one_shot" if call.nbytes <= pull * KIB else "pull.two_shot")
@@ -237,7 +231,7 @@ def _tensorrt_llm(call: KernelCall) -> KernelChoice:
         return KernelChoice("nccl", fault)
     most = WORKSPACE[ranks] if call.release >= (1, 1, 0) else FIRST_MOST
     if nbytes > most:
-        return KernelChoice("nccl", f"above the kernels' {_most(most)}")
+        return KernelChoice("nccl", f"above the kernels' {format_size(most)}")
     by = TWO_SHOT_FROM if call.release >= TABLE_UNTIL else TABLE_TWO_SHOT_FROM
     two = nbytes >= by[100 if call.device.capability >= 100 else 90][ranks]
     return KernelChoice("lamport.two_shot" if two else "lamport.one_shot")
@@ -297,7 +291,7 @@ def _flashinfer_multicast(call: KernelCall) -> KernelChoice:
         return KernelChoice("multicast.one_shot")
     most = MULTICAST_BUFFER // 2 // (ranks * _token_bytes(call)) * ranks * _token_bytes(call)
     if nbytes > most:
-        return KernelChoice("nccl", f"above the {_most(most)} that its buffers may hold")
+        return KernelChoice("nccl", f"above the {format_size(most)} that its buffers may hold")
     return KernelChoice("multicast.two_shot")
 
 
@@ -311,7 +305,7 @@ def _flashinfer_ipc(call: KernelCall) -> KernelChoice:
         return KernelChoice("nccl", fault)
     most = IPC_ELEMENTS * _token_bytes(call) // HIDDEN // 16 * 16
     if nbytes > most:
-        return KernelChoice("nccl", f"above the {_most(most)} that its kernels can count")
+        return KernelChoice("nccl", f"above the {format_size(most)} that its kernels can count")
     by_bytes = call.release >= BY_BYTES_SINCE
     one_shot = IPC_ONE_SHOT[ranks] // ranks // 2 if by_bytes else IPC_ONE_SHOT_TOKENS * _token_bytes(call)
     return KernelChoice("lamport.one_shot" if nbytes <= one_shot else "lamport.two_shot")

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import commsim
 from commsim.lab.findings import Choice, Findings
-from commsim.report.calibration import calibration_table, plot_residuals
-from commsim.report.page import Cell, Code, Column, Page, Part, Section, picture, size_cell, table
+from commsim.report.calibration import calibration_table, residuals_chart
+from commsim.report.page import Cell, Code, Column, Page, Part, Section, plot, size_cell, table
 from commsim.report.verdict import answer_line, compare_page
 from commsim.units import GIB, GIGA, microseconds
 
@@ -27,10 +27,9 @@ def lab_page(findings: Findings, machine: str, faults: Iterable[str] = (), notes
             f"Calibrated, the model is {100 * c.error(c.held_out_s):.1f} % off at sizes that the fit had not seen; "
             f"as shipped it was {100 * c.error(c.before_s):.1f} % off."
         )
-        caption = "Error of the predicted time; filled: by a fit that had not seen the size, hollow: as shipped."
-        sections.append(
-            Section("Calibration", (picture(plot_residuals(c, machine), caption), Code(calibration_table(c))))
-        )
+        caption = "Error of the predicted time: by a fit that had not seen the size, and paler as shipped."
+        drawn = plot(residuals_chart(c, machine), caption)
+        sections.append(Section("Calibration", (drawn, Code(calibration_table(c)))))
     if findings.choices:
         answers.append(_agreement(findings.choices))
         sections.append(Section("What NCCL chose", (_choices(findings.choices),)))

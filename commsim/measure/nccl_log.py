@@ -48,11 +48,11 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
     agree with their header or with themselves are counted in `skipped_lines`.
     """
     run, tables, columns = LogRun(), list[LogTable](), None
-    failure, binary = "", False
+    failure, binary, debug = "", False, False
     number = early = total = characters = 0
     for number, line in enumerate(_lines(stream), start=1):
         characters += len(line)
-        binary = binary or "\0" in line
+        binary, debug = binary or "\0" in line, debug or "NCCL INFO" in line
         if not tables and characters > _HEADER_WITHIN:
             raise error(path, number, "no header line (size count type ... time algbw busbw) in the first 64 MiB")
         if "algbw" in line and _HEADER.search(line):
@@ -78,7 +78,7 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
             match = _FAILURE.search(line)
             failure = failure or (match[1][:160] if match else "")
     if not tables:
-        raise error(path, 1 if number else 0, _no_table(number, early, binary))
+        raise error(path, 1 if number else 0, _no_table(number, early, binary, debug))
     for table in tables:  # NCCL says what it uses when it starts, which may be below the header
         table.conditions = run.network() | table.conditions
     if not any(row.size > 0 for table in tables for row in table.rows):
@@ -90,7 +90,7 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
     return tables
 
 
-def _no_table(lines: int, early: int, binary: bool) -> str:
+def _no_table(lines: int, early: int, binary: bool, debug: bool) -> str:
     if lines == 0:
         return "an empty file, expected an nccl-tests log"
     if binary:
@@ -98,6 +98,11 @@ def _no_table(lines: int, early: int, binary: bool) -> str:
     expected = "expected an nccl-tests table with its header line (size count type ... time algbw busbw)"
     if early:
         return f"found {early} lines that look like rows but no readable header line; {expected}"
+    if debug:
+        return (
+            f"found NCCL's debug log and no table; {expected}. What NCCL chose can be read from such a log: "
+            "commsim run ... library.graph=FILE"
+        )
     return f"found {lines} lines and no header line; {expected}"
 
 

@@ -9,7 +9,7 @@ from commsim.document import Document, KeyPath
 from commsim.errors import ScenarioError
 from commsim.planner.question import PlanFile, judged
 from commsim.scenario.asked import OneLine, kind_of
-from commsim.scenario.question import COMMAND_LINE, document_of
+from commsim.scenario.question import document_of, place_of
 
 _ITEM: KeyPath = ("workload", 0, "training")
 _CLUSTER: KeyPath = ("plan", "clusters", 0, "topology")
@@ -33,10 +33,12 @@ def asked_plan(question: OneLine, overrides: Sequence[str] = ()) -> tuple[PlanFi
     for key in ("global_batch_size", "seq_len", "precision", "framework"):
         if key in item:
             plan[key] = item[key]
+    if question.tokens is not None:
+        plan["tokens"] = question.tokens
     for path, text in asked.overrides.items():
         if path[:1] == ("topology",):
             places[*_CLUSTER, *path[1:]] = text
         elif path[:3] == _ITEM and path[3:]:
-            places["plan", *path[3:]] = text
+            places["plan", *(path[4:] if path[3] == "task" else path[3:])] = text
     data = {"name": f"Plan of {asked.data['name']}", "plan": plan}
-    return judged(Document(COMMAND_LINE, data, {(): (0, 0)}, {}, places), overrides)
+    return judged(Document(place_of(question), data, {(): (0, 0)}, {}, places), overrides)

@@ -63,7 +63,8 @@ def _setting(cluster: Cluster, document: Document, base_dir: Path) -> Setting:
 def space_of(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
     """What may be chosen on a machine: all that it, the model and the framework allow, or what the question names."""
     if not topology.uniform:
-        raise CommsimError("found nodes of different kinds, expected nodes that are alike")
+        mend = "; plan without the faults, then run what is best with them" if cluster.topology.faults else ""
+        raise CommsimError(f"found nodes of different kinds, expected nodes that are alike{mend}")
     architecture = model(spec.model)
     gpu = accelerator(cluster.accelerator) if cluster.accelerator else accelerator_of(topology)
     seq_lens = spec.seq_len or (architecture.seq_len,)

@@ -32,7 +32,7 @@ from commsim.document.types import shorten, show, suggest
 from commsim.errors import CommsimError, Fault, ScenarioError, UnitError
 from commsim.planner.ranges import is_range, values_of
 from commsim.scenario.asked import OneLine
-from commsim.scenario.load import check_document, with_machine
+from commsim.scenario.load import check_document, plain_yaml, with_machine
 
 MOST_POINTS = 1_000_000
 """More points than this are refused: each is at least a millisecond and a line of the journal."""
@@ -64,6 +64,7 @@ class Sweep:
     include: list[dict[str, Any]]
     exclude: list[dict[str, Any]]
     replicates: int
+    assumed: str = ""  # of a question in one line, what nobody said
 
     @property
     def paths(self) -> list[str]:
@@ -80,6 +81,11 @@ class Sweep:
         for values in itertools.chain(kept if self.axes else (), self.include):
             for seed in seeds:
                 yield Point(next(number), values | seed)
+
+    @property
+    def text(self) -> str:
+        """As a sweep file: the scenario and its paths."""
+        return plain_yaml(self.base.data | {"sweep": self.axes})
 
     @property
     def identity(self) -> str:
@@ -109,14 +115,22 @@ def read_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
 
 def asked_sweep(question: OneLine) -> Sweep:
     """The sweep of a question in one line, of whose overrides ranges and lists are paths; ScenarioError."""
-    from commsim.scenario.question import document_of
+    from commsim.scenario.question import assumed, document_of
 
     plain = replace(question, overrides=())
     most = max((nodes for text in question.overrides for nodes in _nodes_of(text)), default=question.nodes)
     written = document_of(replace(plain, nodes=most))  # of a step the batch is filled in for the most nodes
     written = replace(written, data={**written.data, "name": document_of(plain).data["name"]})
     sweep = _read(written, question.overrides, Path(written.file))
-    return replace(sweep, name=f"{sweep.name}, over {', '.join(path.rpartition('.')[2] for path in sweep.paths)}")
+    name = f"{sweep.name}, over {', '.join(path.rpartition('.')[2] for path in sweep.paths)}"
+    stated = sweep.base.overrides | {tuple(_keys(path)): path for path in sweep.paths}
+    filled = assumed(replace(sweep.base, overrides=stated))
+    nodes = f" of {most} node{'s' if most != 1 else ''}" if most else ""
+    return replace(sweep, name=name, assumed=f"what a step{nodes} has, at every point: {filled}" if filled else "")
+
+
+def _keys(path: str) -> list[str | int]:
+    return [int(key) if key.isdecimal() else key for key in path.split(".")]
 
 
 def _nodes_of(text: str) -> list[int]:

@@ -14,6 +14,8 @@ import commsim
 from commsim.fitting.calibration import LARGE_BYTES, Calibration, Value
 from commsim.nccl.parameters import network_of
 from commsim.report import style
+from commsim.report.chart import Axis, Chart, Panel, Series, Shade
+from commsim.report.chart_figure import draw
 from commsim.scenario.seen import machine_of, version_words
 from commsim.units import format_bandwidth, format_bytes, format_time
 
@@ -220,31 +222,29 @@ def known_table(c: Calibration, doubts: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plot_residuals(c: Calibration, title: str) -> Figure:
+def residuals_chart(c: Calibration, title: str) -> Chart:
     """Error of the predicted time against message size: as shipped, and of the fit that had not seen the size."""
-
-    size = np.concatenate([curve.size_bytes for curve in c.curves])
     held_out, as_shipped = (100 * (p / c.measured_s - 1) for p in (c.held_out_s, c.before_s))
     limit = min(_MOST, max(_LEAST, 1.2 * float(np.max(np.abs(held_out))), float(np.median(np.abs(as_shipped)))))
-    with style.drawing(8.4, 4.2 + 0.2 * len(c.curves)) as (figure, axes):
-        for guide, shade in ((15, "#F0F0F0"), (5, "#DDDDDD")):
-            axes.axhspan(-guide, guide, color=shade, linewidth=0, zorder=0.5)
-        axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
-        ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
-        held, shipped = np.split(held_out, ends), np.split(as_shipped, ends)
-        for i, curve in enumerate(c.curves):
-            colour = style.MEASURED_COLOURS[i % len(style.MEASURED_COLOURS)]
-            marker = style.MEASURED_MARKERS[(i // len(style.MEASURED_COLOURS) + i) % len(style.MEASURED_MARKERS)]
-            name = curve.name if curve.collective in curve.name else f"{curve.collective}: {curve.name}"
-            axes.plot(curve.size_bytes, np.clip(held[i], -limit, limit), marker, color=colour, markersize=5, label=name)
-            hollow: dict[str, Any] = {"color": colour, "markersize": 4, "markerfacecolor": "white", "alpha": 0.45}
-            axes.plot(curve.size_bytes, np.clip(shipped[i], -limit, limit), marker, **hollow)
-        style.size_axis(axes, int(size.min()), int(size.max()))
-        axes.set_ylim(-1.05 * limit, 1.05 * limit)
-        axes.set_ylabel("error of the predicted time (%)")
-        axes.set_xlabel("message size")
-        axes.set_title(title)
-        note = "filled: fitted without that size; hollow: as shipped; at the edge: beyond it"
-        axes.text(0.006, 0.02, note, transform=axes.transAxes, fontsize=7.5, color=style.MUTED)
-        figure.legend(loc="outside lower left", ncols=2)
-    return figure
+    ends = np.cumsum([len(curve) for curve in c.curves])[:-1]
+    series = []
+    for i, (curve, held, shipped) in enumerate(
+        zip(c.curves, np.split(held_out, ends), np.split(as_shipped, ends), strict=True)
+    ):
+        colour = style.MEASURED_COLOURS[i % len(style.MEASURED_COLOURS)]
+        name = curve.name if curve.collective in curve.name else f"{curve.collective}: {curve.name}"
+        sizes = tuple(float(size) for size in curve.size_bytes)
+        for what, errors, shade in ((name, held, colour), (f"{name}, as shipped", shipped, style.paler(colour, 0.55))):
+            notes = tuple(f"{error:+.1f} %" for error in errors)  # what stands at the edge is beyond it
+            drawn = tuple(np.clip(errors, -limit, limit).tolist())
+            series.append(Series(what, sizes, drawn, shade, "points", notes=notes))
+    y = Axis("error of the predicted time (%)", low=-1.05 * limit, high=1.05 * limit)
+    shades = (Shade(-15.0, 15.0, "#F0F0F0", "within 15 %"), Shade(-5.0, 5.0, "#DDDDDD", "within 5 %"))
+    panel = Panel(y, tuple(series), shades=shades, height=1.3)
+    note = "of the fit: one that had not seen the size; at the edge: beyond it"
+    return Chart(title, Axis("message size", "log", "bytes"), (panel,), note=note)
+
+
+def plot_residuals(c: Calibration, title: str) -> Figure:
+    """The figure of `residuals_chart`."""
+    return draw(residuals_chart(c, title))

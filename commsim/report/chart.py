@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from commsim.units import format_time
+
 Scale = Literal["linear", "log", "category"]
 Unit = Literal["", "bytes", "s", "%"]
 Look = Literal["line", "dashed", "points", "bars", "steps"]
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("echarts.js", "charts.js")
+SCRIPTS = ("echarts.js", "chart_axes.js", "chart_panels.js", "chart_timeline.js", "charts.js")
 """What a page needs to draw charts, in this order."""
 
 BAND = "shaded: band of the prediction"
@@ -158,6 +160,31 @@ class Chart:
         spans = [[span.row, span.start, span.end, place[_kind(span)]] for span in self.spans]
         plain = _rounded({**asdict(replace(self, spans=())), "spans": spans, "kinds": kinds})
         return json.dumps(plain, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+MOST_SPANS = 3_000
+"""Boxes of a timeline that is drawn; a browser draws them in a moment."""
+
+_THIN = 0.3
+"""Part of a row up to which a bar is thin: transfers below the passes."""
+
+
+def beginning(chart: Chart) -> Chart:
+    """A timeline with at most so many boxes: without thin bars, then its beginning, as samples show no step.
+
+    Its note says what is left out.
+    """
+    if len(chart.spans) <= MOST_SPANS:
+        return chart
+    passes = sorted((span for span in chart.spans if span.high - span.low > _THIN), key=lambda span: span.start)
+    out = ["sends and the like are left out"] if len(passes) < len(chart.spans) else []
+    x = chart.x
+    if len(passes) > MOST_SPANS:
+        end = passes[MOST_SPANS].start
+        x = replace(x, high=end)
+        out.insert(0, f"the first {format_time(end)} of {format_time(max(span.end for span in passes))}")
+    note = "; ".join([*out, "commsim run --trace has all", *([chart.note] if chart.note else [])])
+    return replace(chart, spans=tuple(passes[:MOST_SPANS]), note=note, x=x)
 
 
 def _kind(span: Span) -> tuple[str, str, str, float, float]:

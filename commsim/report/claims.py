@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commsim.report.page import Facts, Part, Section, Text
-from commsim.report.tables import WIDTH
+from commsim.report.tables import width
 from commsim.report.view import Shown, View
 from commsim.scenario.workload.claim import ClaimItem
 
@@ -32,7 +32,7 @@ class ClaimsView(View[ClaimItem]):
     def table(self, shown: Shown, answer: ClaimItem) -> str:
         lines = [f"# {shown.heading}"]
         for name, text in (("claim", answer.text), *_facts(answer)):
-            first, *more = textwrap.wrap(text, WIDTH - 12) or [""]
+            first, *more = textwrap.wrap(text, width() - 12) or [""]
             lines += [f"  {name:<9} {first}", *(" " * 12 + line for line in more)]
         return "\n".join(lines) + "\n"
 

@@ -107,7 +107,7 @@ def diagnosis_lines(d: Diagnosis) -> list[str]:
         rows += [
             (f"   {s.name}", f"{100 * s.probability:.1f} %", f"{100 * s.share:.0f} %", f"{s.gain:.2f}") for s in shown
         ]
-        lines += aligned(rows)
+        lines += aligned(rows, spare=[2])
         lines += [f"# and {more} more of {100 * _LEAST:.1f} % and above"] if more else []
     if d.observed and not d.following and not d.sure:
         lines.append("# no further test tells these apart: swap a cable or a card between hosts, and run again")

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commsim.accuracy.diagnosis import JobDiagnosis
 from commsim.accuracy.expected import CallKind
-from commsim.dumps.finding import format_ranks
-from commsim.dumps.findings import covered_s
 from commsim.dumps.job import Match
 from commsim.dumps.waits import CallWait
-from commsim.report import style
-from commsim.report.page import Facts, Page, Section, picture, size_cell, table
-from commsim.report.tables import aligned, format_time_us
+from commsim.report.dump_chart import dump_chart
+from commsim.report.page import Facts, Page, Section, plot, size_cell, table
+from commsim.report.tables import aligned, format_time_us, width
 from commsim.units import format_bytes, microseconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_KINDS = 40
 MOST_CALLS = 10
 MOST_RANKS = 16
-_MOST_DRAWN_RANKS = 64
-_MOST_DRAWN_CALLS = 4_000
-_WAITING, _TRANSFER, _MISSING = "#E69F00", "#0072B2", "#D55E00"
 
 
 def dump_tables(found: JobDiagnosis) -> str:
@@ -43,6 +34,12 @@ def _group(match: Match) -> str:
     return name if len(name) <= 12 else shorten(name, 12, placeholder="...") if " " in name[:9] else name[:9] + "..."
 
 
+def _marked(rows: Sequence[Sequence[str]], left: Container[int], spare: Iterable[int]) -> list[str]:
+    """A table whose first two lines, names and units, begin with ``#``."""
+    lines = aligned(rows, left, width() - 2, spare)
+    return [f"{'' if line[:1] == '#' else '# ' if i < 2 else '  '}{line}".rstrip() for i, line in enumerate(lines)]
+
+
 def _kinds_table(found: JobDiagnosis) -> list[str]:
     """Each kind of call; beside what is expected of it there is no room for its type and waiting."""
     if not found.kinds:
@@ -52,8 +49,7 @@ def _kinds_table(found: JobDiagnosis) -> list[str]:
     head += ["expected", "ratio", "choice"] if expected else ["waiting", "type"]
     units = ["(us)" if name in ("transfer", "expected", "waiting") else "" for name in head]
     rows = [_kind_cells(kind, expected) for kind in found.kinds[:MOST_KINDS]]
-    lines = aligned([head, units, *rows], (0, 1, len(head) - 1))
-    lines = [f"{'#' if i < 2 else ' '} {line}".rstrip() for i, line in enumerate(lines)]
+    lines = _marked([head, units, *rows], (0, 1, len(head) - 1), (2, 4, 8, 1))
     if len(found.kinds) > MOST_KINDS:
         lines.append(f"# and {len(found.kinds) - MOST_KINDS} more kinds of calls (--json has all)")
     words = "" if expected else "; waiting: the longest of each call; medians"
@@ -82,8 +78,7 @@ def _worst_table(found: JobDiagnosis) -> list[str]:
         ]
         for w in worst
     ]  # fmt: skip
-    lines = aligned([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1))
-    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    lines = _marked([head, ["", "", "", "", "(us)", "(us)"], *rows], (0, 1), (5, 2, 1))
     return [f"# The {len(rows)} calls most waited for", *lines]
 
 
@@ -99,8 +94,7 @@ def _ranks_table(found: JobDiagnosis) -> list[str]:
          format_time_us(r.cost_s)]
         for r in ranks[:MOST_RANKS]
     ]  # fmt: skip
-    lines = aligned([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,))
-    lines = [f"{'#' if i < 2 else ' '} {line}" for i, line in enumerate(lines)]
+    lines = _marked([head, ["", "", "(us)", "(us)", "", "(us)"], *rows], (0,), (3, 1))
     text = [
         f"# Ranks, the costliest first: sums over {len(found.judged)} calls, those that overlap each in full",
         "# waiting: until the last rank came; cost: how much later than the middle rank, where it came last",
@@ -185,96 +179,15 @@ def _by_rank(seconds: Mapping[int, float]) -> dict[str, float]:
     return {str(rank): microseconds(value) for rank, value in seconds.items()}
 
 
-# -- the picture ---------------------------------
-
-
-def plot_dump(found: JobDiagnosis, provenance: str = "") -> Figure | None:
-    """Ranks over time, waiting and transfer in two colours; sums for each rank where starts are not known.
-
-    None where no collective is held by two ranks.
-    """
-    if not found.waits:
-        return None
-    timed = [wait for wait in found.waits if wait.start_s]
-    ranks = sorted({rank for wait in timed or found.waits for rank in wait.waiting_s})[:_MOST_DRAWN_RANKS]
-    with style.drawing(10.0, 1.9 + max(0.24, 0.5 - 0.02 * len(ranks)) * len(ranks), provenance) as (figure, axes):
-        (_draw_calls if timed else _draw_sums)(axes, found, ranks)
-        place = {rank: i for i, rank in enumerate(ranks)}
-        step = -(-len(ranks) // 16)
-        axes.set_yticks(range(0, len(ranks), step), [f"rank {rank}" for rank in ranks[::step]])
-        axes.set_ylim(len(place) - 0.4, -0.6)
-        axes.grid(visible=False, axis="y")
-        axes.set_title(_title(found))
-        figure.legend(loc="outside lower left", ncols=3, borderaxespad=0.4)
-    return figure
-
-
-def _title(found: JobDiagnosis) -> str:
-    first = next(iter(found.findings), None)
-    if first is None:
-        return "Nothing is wrong"
-    who = format_ranks(first.ranks).capitalize() if first.ranks else "All ranks"
-    words = {"missing": "not in", "mismatch": "another call as", "late": "late into", "stuck": "stuck in"}
-    call = f" {first.operation} #{first.sequence}" if first.sequence else f" {first.operation}"
-    return f"{who}: {words.get(first.kind, first.kind)}{call}".rstrip()
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
-
-
-def _draw_calls(axes: Axes, found: JobDiagnosis, ranks: Sequence[int]) -> None:
-    waits = [wait for wait in found.waits if wait.start_s]
-    waits = sorted(waits, key=lambda w: -w.cost_s)[: max(1, _MOST_DRAWN_CALLS // max(len(ranks), 1))]
-    first = min(min(wait.start_s.values()) for wait in waits)
-    scale, unit = _unit(covered_s(waits))
-    for i, rank in enumerate(ranks):
-        mine = [wait for wait in waits if rank in wait.start_s]
-        starts = [(wait.start_s[rank] - first) * scale for wait in mine]
-        waiting = [wait.waiting_s[rank] * scale for wait in mine]
-        transfer = [(wait.transfer_s or 0.0) * scale for wait in mine]
-        label = not i
-        axes.broken_barh(list(zip(starts, waiting, strict=True)), (i - 0.36, 0.72), color=_WAITING, linewidth=0,
-                         label="waiting for the last rank" if label else None)  # fmt: skip
-        begins = [start + wait for start, wait in zip(starts, waiting, strict=True)]
-        if any(transfer):
-            axes.broken_barh(list(zip(begins, transfer, strict=True)), (i - 0.36, 0.72), color=_TRANSFER, linewidth=0,
-                             label="transfer" if label else None)  # fmt: skip
-    _mark_missing(axes, found, ranks, first, scale)
-    axes.set_xlabel(f"time since the first call ({unit})")
-
-
-def _mark_missing(axes: Axes, found: JobDiagnosis, ranks: Sequence[int], first: float, scale: float) -> None:
-    by = {(wait.match.group.name, wait.match.sequence): wait for wait in found.waits}
-    label = "did not enter"
-    for finding in found.findings:
-        wait = by.get((finding.group, finding.sequence))
-        if finding.kind == "missing" and wait is not None and wait.start_s:
-            at = (wait.start_s[wait.last] - first) * scale
-            places = [ranks.index(rank) for rank in finding.ranks if rank in ranks]
-            axes.plot([at] * len(places), places, "x", color=_MISSING, markersize=9, markeredgewidth=2.5, label=label)
-            label = "_nolegend_"
-
-
-def _draw_sums(axes: Axes, found: JobDiagnosis, ranks: Sequence[int]) -> None:
-    times = {r.rank: r for r in found.ranks}
-    scale, unit = _unit(max(times[rank].waiting_s + (times[rank].transfer_s or 0.0) for rank in ranks))
-    transfer = [(times[rank].transfer_s or 0.0) * scale for rank in ranks]
-    axes.barh(range(len(ranks)), transfer, height=0.72, color=_TRANSFER, label="transfer")
-    waiting = [times[rank].waiting_s * scale for rank in ranks]
-    axes.barh(range(len(ranks)), waiting, left=transfer, height=0.72, color=_WAITING, label="waiting for the last rank")
-    axes.set_xlabel(f"time in {len(found.judged)} collectives ({unit})")
-
-
 # -- the page ---------------------------------
 
 
 def dump_page(found: JobDiagnosis) -> Page:
     """The same as a page to mail."""
-    figure = plot_dump(found)
+    chart = dump_chart(found)
     sections = []
-    if figure is not None:
-        sections.append(Section("Ranks over time", (picture(figure, "Waiting for the last rank, and transfer."),)))
+    if chart is not None:
+        sections.append(Section("Ranks over time", (plot(chart, "Waiting for the last rank, and transfer."),)))
     rows = [
         (
             k.match.any.operation, k.match.group.name, len(k.match.group.ranks or k.match.calls),

@@ -69,11 +69,13 @@ def generation_table(item: GenerationItem, heading: Iterable[str] = ()) -> str:
     columns = ("mean", "p50", "p90", "p99", "max")
     rows = [["#", *columns]]
     rows += [[f"  {words}", *(each_words(figures[name][key]) for key in columns)] for name, words in _WAITS]
-    lines += ["#", *aligned(rows)]
+    lines += ["#", *aligned(rows, spare=[5, 2])]
     lines += [
         "#",
         f"  tokens/s/GPU           {item.tokens_per_s_per_gpu:>10,.1f}  (with those of prompts: "
         f"{run.total_tokens_per_s / item.gpus:,.1f})",
+        f"  GPU-hours/M tokens     {1e6 / 3600 / item.tokens_per_s_per_gpu:>10.3f}  (of answers; times the price of a "
+        "GPU-hour: their cost)",
         f"  tokens/s/user          {user_words(item.tokens_per_s_per_user):>10}",
         f"  requests/s             {run.requests_per_s:>10.3f}  (all in {format_time(run.duration_s)})",
         f"  sequences in a step    {item.decode_steps.mean_sequences:>10.1f}",
@@ -112,7 +114,7 @@ def _load_lines(item: GenerationItem) -> list[str]:
          f"{p.tokens_per_s_per_gpu:.1f}"]
         for p in item.loads
     ]  # fmt: skip
-    return aligned(rows)
+    return aligned(rows, spare=[1, 2])
 
 
 def _sections(item: GenerationItem, figures: GenerationFigures, alone: bool) -> list[Section]:

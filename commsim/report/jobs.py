@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from commsim.report.collectives import RAW_SCHEDULE
 from commsim.report.page import Part, Section, Text, size_cell, table
 from commsim.report.saved import of_record
-from commsim.report.tables import WIDTH, aligned, folded, format_time_us, records_csv
+from commsim.report.tables import aligned, folded, format_time_us, records_csv, width
 from commsim.report.view import Shown, View
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.units import format_bytes, format_time, microseconds
@@ -75,7 +75,7 @@ class JobsView(View[JobsItem]):
         left = [i for i, name in enumerate(columns) if name in _LEFT]
         cells = [columns, units, *(_cells(row, p99) for row in answer.rows)]
         below: list[str] = []
-        if len(max(aligned(cells, left, _NO_LIMIT), key=len)) + 2 > WIDTH:
+        if len(max(aligned(cells, left, _NO_LIMIT), key=len)) + 2 > width():
             below = [f"# {line[0]} meets on {line[-1]}" for line in cells[2:]]
             cells = [line[:-1] for line in cells]
         header, of_units, *rows = aligned(cells, left, _NO_LIMIT)

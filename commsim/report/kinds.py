@@ -96,7 +96,7 @@ def _sweep_curves(saved: Saved) -> dict[str, list[Curve]]:
 
 def _accuracy(saved: Saved, selection: PictureChoice) -> Pictures:
     if saved.sort == "validation":
-        from commsim.report.plots import plot_validation
+        from commsim.report.validation_chart import plot_validation
 
         yield "", plot_validation(saved.document, "Predicted against measured")
         return

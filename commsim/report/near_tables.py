@@ -31,7 +31,7 @@ def near_lines(near: Near) -> list[str]:
     return [
         *headline(start),
         "",
-        *aligned(rows, [0, 2, 5]),
+        *aligned(rows, [0, 2, 5], spare=[2, 1]),
         "",
         f"{told}: {'; '.join(sure)}." if sure else f"{told}: keep what runs, or take what else speaks for a tie.",
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import commsim
-from commsim.report.chart import SCRIPTS, STATIC, Chart
+from commsim.report.chart import SCRIPTS, STATIC, Chart, beginning
 from commsim.units import GIGA, format_bytes
 
 if TYPE_CHECKING:
@@ -139,18 +139,14 @@ def _template() -> Template:
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
-_MOST_SPANS = 4000
-"""Of a timeline on a page; one of more is a still picture, since a browser would be slow and the page long."""
-
-
-def plot(chart: Chart, caption: str) -> Plot | Picture:
-    """A chart for a page, with its still picture."""
+def plot(chart: Chart, caption: str) -> Plot:
+    """A chart for a page, with its still picture; of a long timeline the beginning."""
     from markupsafe import Markup
 
     from commsim.report.chart_figure import draw
 
-    still = picture(draw(chart), caption)
-    return still if len(chart.spans) > _MOST_SPANS else Plot(Markup(chart.to_json()), still, caption)
+    chart = beginning(chart)
+    return Plot(Markup(chart.to_json()), picture(draw(chart), caption), caption)
 
 
 def picture(figure: Figure, caption: str) -> Picture:

@@ -196,6 +196,9 @@ def rows(answer: PlanAnswer) -> list[dict[str, Any]]:
 
 _LEFT = ("", "cluster", "recompute", "schedule", "precision", "against the best", "sp", "of 8 in 10", "slower")
 
+_SPARE = ("of 8 in 10", "MFU", "days", "batch", "against the best", "precision")
+"""Columns that a narrow terminal does without, in this order; what tells choices apart stays."""
+
 _ALIKE = ("tp", "pp", "v", "cp", "ep", "dp", "zero", "mb", "sp", "recompute", "schedule", "precision", "batch")
 """Columns that stand once above the table where all rows are alike."""
 
@@ -229,7 +232,9 @@ def table(answer: PlanAnswer) -> str:
     above = [f"# all: {', '.join(f'{name} {columns[name][0]}' for name in alike)}"] if alike else []
     shown = [name for name in columns if asked.get(name, True) and name not in alike]
     lines = zip(*((name, *columns[name]) for name in shown), strict=True)
-    return "\n".join([*above, *aligned(list(lines), [i for i, name in enumerate(shown) if name in _LEFT])]) + "\n"
+    spare = [shown.index(name) for name in _SPARE if name in shown]
+    body = aligned(list(lines), [i for i, name in enumerate(shown) if name in _LEFT], spare=spare)
+    return "\n".join([*above, *body]) + "\n"
 
 
 def reasons(around: Sequence[Neighbour], changes: Sequence[Sensitivity]) -> list[str]:

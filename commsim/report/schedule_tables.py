@@ -11,7 +11,7 @@ import numpy as np
 from commsim.collectives.canonical import earliest_steps
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import bandwidth_bytes, latency_steps
-from commsim.report.tables import WIDTH, aligned
+from commsim.report.tables import aligned
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def algorithm_table(entries: Sequence[tuple[str, str, Sequence[str], str]]) -> s
     return "\n".join(aligned([header, *rows], range(len(header))))
 
 
-def step_table(schedule: Schedule, *, width: int = WIDTH, ranks: int | None = 16, steps: int | None = 40) -> str:
+def step_table(schedule: Schedule, *, width: int = 100, ranks: int | None = 16, steps: int | None = 40) -> str:
     """What each rank sends in each step: ``3→1+`` is chunk 3 to rank 1, added there; ``3→1`` copied.
 
     ``3↺0`` is a copy of chunk 3 to place 0 within the rank; ``s`` marks chunks in scratch.

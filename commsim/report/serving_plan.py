@@ -126,7 +126,7 @@ class ServingPlan(OnePicture):
              "" if c.meets else "late"]
             for c in self.listed
         ]  # fmt: skip
-        return "\n".join(aligned([head, *rows])) + "\n"
+        return "\n".join(aligned([head, *rows], spare=[6, 2, 3, 1])) + "\n"
 
     def counted(self) -> list[str]:
         """What was tried and what could not run."""

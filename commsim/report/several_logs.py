@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 
 from commsim.accuracy.verdict import Verdict
+from commsim.report.tables import aligned
 from commsim.report.verdict import Judged, answer_line
 from commsim.units import format_bytes
 
@@ -27,21 +28,20 @@ def overall(verdicts: Sequence[Verdict]) -> str:
     return f"overall: {words}: {count[state]} of {len(verdicts)} {of}" + (f" ({rest})" if rest else "")
 
 
+_LONGEST = 30  # characters of a log's name
+
+
 def logs_table(verdicts: Sequence[Verdict]) -> str:
     """A line for each log: what it measured, median measured / predicted time, verdict; ends with a newline."""
-    name_width = min(30, max(len(v.comparison.measured.name) for v in verdicts))
-    lines = [f"# {'log':<{name_width}}  {'collective':<14}  {'ranks':>6}  {'sizes':<20}  {'>1 MiB':>7}  verdict"]
+    rows = [["# log", "collective", "ranks", "sizes", ">1 MiB", "verdict"]]
     for verdict in verdicts:
         measured, sizes = verdict.comparison.measured, verdict.comparison.size_bytes
-        name = measured.name if len(measured.name) <= name_width else f"...{measured.name[3 - name_width :]}"
+        name = measured.name if len(measured.name) <= _LONGEST else f"...{measured.name[3 - _LONGEST :]}"
         span = f"{format_bytes(int(sizes[0]))} .. {format_bytes(int(sizes[-1]))}"
         large = next((part for part in verdict.parts if part.name == "large"), None)
         factor = "" if large is None else f"x{np.exp(large.middle):.2f}"
-        lines.append(
-            f"  {name:<{name_width}}  {measured.collective:<14}  {measured.n_ranks!s:>6}  {span:<20}  {factor:>7}  "
-            f"{verdict.state}"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append([f"  {name}", measured.collective, str(measured.n_ranks), span, factor, verdict.state])
+    return "\n".join(aligned(rows, (0, 1, 3, 5), spare=(3, 2, 1))) + "\n"
 
 
 def junit(results: Sequence[Judged], failing: Collection[str]) -> str:

@@ -16,6 +16,7 @@ from commsim.engine.timeline import Timeline
 from commsim.report import style
 from commsim.report.chart import Axis, Chart, Panel, Series, Span
 from commsim.report.chart_figure import draw
+from commsim.report.tables import width
 from commsim.scenario.training_result import CAUSES
 from commsim.units import GIB, format_time
 
@@ -159,9 +160,10 @@ def gantt_lines(item: TrainingItem) -> list[str]:
     timeline, stages = item.timeline, item.step.pp
     shown = range(min(stages, _MOST_STAGES))
     passes = np.flatnonzero((timeline.stream == 0) & (timeline.end_s > timeline.start_s))
+    slices = min(_SLICES, width() - 12)
     short = float(np.quantile((timeline.end_s - timeline.start_s)[passes], 0.25)) if passes.size else item.step_s
-    length = min(item.step_s, _SLICES * short)
-    edges = np.linspace(0.0, length, _SLICES + 1)
+    length = min(item.step_s, slices * short)
+    edges = np.linspace(0.0, length, slices + 1)
     letters = "F forward, B I W backward, o optimizer, r reduce, g gather, . idle"
     part = "" if length == item.step_s else f"the first {format_time(length)} of "
     lines = [f"# pipeline over {part}{format_time(item.step_s)}: {letters}"]
@@ -174,7 +176,7 @@ def gantt_lines(item: TrainingItem) -> list[str]:
 def _letters(timeline: Timeline, stage: int, edges: Any) -> str:
     """The letter of what fills most of each slice; idle is a part like others, gradients count where none computes."""
     slices = len(edges) - 1
-    line, width = np.full(slices, "."), np.diff(edges)
+    line, lasting = np.full(slices, "."), np.diff(edges)
     for stream in (0, 5):
         rows = np.flatnonzero((timeline.endpoint == stage) & (timeline.stream == stream))
         kinds = np.array([_LETTERS[timeline.names[code]] for code in timeline.name_code[rows].tolist()])
@@ -186,7 +188,7 @@ def _letters(timeline: Timeline, stage: int, edges: Any) -> str:
             busy += filled
             filling = np.where(filled > most, letter, filling)
             most = np.maximum(most, filled)
-        shown = (line == ".") & (most > 0) & (most >= width - busy)
+        shown = (line == ".") & (most > 0) & (most >= lasting - busy)
         line[shown] = filling[shown]
     return "".join(line.tolist())
 

@@ -56,6 +56,7 @@ _ALGORITHMS = {
     "pairwise": "#999933", "hierarchical": "#44AA99", "swing": "#332288", "torus": "#AA4499", "bruck": "#117733",
     "dissemination": "#117733", "binomial": "#8C510A", "knomial": "#8C510A", "double_binary_tree": "#D55E00",
     "chain": "#6699CC", "flat": "#555555", "parameter_server": "#555555", "reduce_": "#661100", "scatter": "#661100",
+    "nccl": "#0072B2", "vllm": "#009E73", "sglang": "#E69F00", "tensorrt_llm": "#CC79A7",
 }  # fmt: skip
 _COLLECTIVES = {
     "all_reduce": "#0072B2", "all_gather": "#009E73", "reduce_scatter": "#CC79A7", "broadcast": "#E69F00",
@@ -179,7 +180,7 @@ def algorithm_colours(names: Sequence[str]) -> dict[str, str]:
         hue = _ALGORITHMS[max(kinds, key=len)] if kinds else MUTED
         taken[hue] = taken.get(hue, -1) + 1
         own[name] = colours([hue], taken[hue] + 1)[-1]
-    return {name: _paler(own[name.split("/")[0]], _PROTOCOLS.get(name.partition("/")[2], 0.0)) for name in names}
+    return {name: paler(own[name.split("/")[0]], _PROTOCOLS.get(name.partition("/")[2], 0.0)) for name in names}
 
 
 def collective_colours(names: Sequence[str]) -> dict[str, str]:
@@ -187,7 +188,8 @@ def collective_colours(names: Sequence[str]) -> dict[str, str]:
     return {name: _COLLECTIVES.get(name, MUTED) for name in names}
 
 
-def _paler(colour: str, share: float) -> str:
+def paler(colour: str, share: float) -> str:
+    """A colour nearer to white, by a share of the way."""
     from matplotlib.colors import to_hex, to_rgb
 
     red, green, blue = (c + (1 - c) * share for c in to_rgb(colour))
@@ -252,7 +254,7 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
         mine = [name for name in names if kind_of[name] == kind]
         mine.sort(key=lambda name: [_value(text) for text in _NUMBER.findall(name.split(" and ")[0])])
         for i, name in enumerate(reversed(mine)):
-            made[name] = _paler(hue[kind], 0.6 * i / max(1, len(mine) - 1))
+            made[name] = paler(hue[kind], 0.6 * i / max(1, len(mine) - 1))
     return list(made.values()) if len(made) == len(names) else colours(palette, len(names))
 
 

@@ -21,6 +21,9 @@ def points_table(points: Sequence[dict[str, Any]], figure: str) -> list[str]:
     label = FIGURES.get(figure, (figure, True))[0]
     columns = [[_short(path, paths), *(str(point["values"].get(path, "")) for point in points)] for path in paths]
     columns += [[head, *cells] for head, cells in (("of", names), ("size", sizes)) if any(cells)]
+    if figure == "busbw_GBps":  # the time as well, which is what one waits for
+        times = (_cell(row.get("time_us"), point) for row, point in zip(last, points, strict=True))
+        columns.append(["time (us)", *times])
     columns.append([label, *(_cell(row.get(figure), point) for row, point in zip(last, points, strict=True))])
     lines = aligned(list(zip(*(column[: MOST_POINTS + 1] for column in columns), strict=True)), ())
     more = len(points) - MOST_POINTS

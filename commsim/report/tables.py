@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
@@ -16,37 +17,81 @@ from commsim.measure.records import RESULT_COLUMNS
 from commsim.scenario.item import Item, Row
 from commsim.units import format_bytes, format_size, gb_per_s, microseconds
 
-WIDTH = 100
-"""Columns that a table of text has at most, where its cells let it."""
+_NARROWEST, _WIDEST = 60, 100
 
 _LEAST_CELL = 12
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Container[int] = range(1), width: int = WIDTH) -> list[str]:
+def width() -> int:
+    """Columns that a table or a comment of text has at most, where its cells let it: the terminal's, 60 to 100.
+
+    ``COLUMNS`` says it too, as for other programs; where neither does (a pipe, a notebook), it is 100.
+    """
+    return min(max(get_terminal_size((_WIDEST, 24)).columns, _NARROWEST), _WIDEST)
+
+
+def aligned(
+    rows: Sequence[Sequence[str]],
+    left: Container[int] = range(1),
+    most: int | None = None,
+    spare: Iterable[int] = (),
+) -> list[str]:
     """A line per row, two spaces between its cells; columns whose numbers are `left` flush left, the others right.
 
-    A last column of words goes on below itself where the line would be wider than `width`.
+    A last column of words goes on below itself where the line would be wider than `most` (`width`). Where that does not
+    do, the columns of `spare` are left out, the first of them first, and a last line says which.
     """
+    room = width() if most is None else most
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    kept, out = list(range(len(widths))), []
+    for column in spare:
+        if _least(widths, kept, left) <= room:
+            break
+        kept.remove(column)
+        out.append(column)
+    lines = _aligned([[row[i] for i in kept] for row in rows], [i for i, k in enumerate(kept) if k in left], room)
+    if out:
+        names = ", ".join(rows[0][i].strip(" #") for i in sorted(out))
+        lines += wrap(f"# left out, {room} columns wide: {names}", room, subsequent_indent="#   ")
+    return lines
+
+
+def _least(widths: Sequence[int], kept: Sequence[int], left: Container[int]) -> int:
+    """Columns that a table with some of its columns takes at least."""
+    *before, last = kept
+    end = min(widths[last], _LEAST_CELL) if last in left else widths[last]
+    return sum(widths[i] + 2 for i in before) + end
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Container[int], most: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = [("<" if i in left else ">", each) for i, each in enumerate(widths)]
-    room = width - sum(each + 2 for each in widths[:-1])
+    room = most - sum(each + 2 for each in widths[:-1])
     folds = len(widths) - 1 in left and _LEAST_CELL <= room < widths[-1]
     lines = []
     for *cells, last in rows:
         first, *more = (wrap(last, room) or [""]) if folds else [last]
         padded = [f"{cell:{side}{each}}" for cell, (side, each) in zip((*cells, first), sides, strict=True)]
-        lines += ["  ".join(padded).rstrip(), *(" " * (width - room) + text for text in more)]
+        lines += ["  ".join(padded).rstrip(), *(" " * (most - room) + text for text in more)]
     return lines
 
 
 def comment(text: str) -> list[str]:
-    """The text as lines that begin with ``#`` and are at most `WIDTH` wide."""
-    return wrap(text, WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False) or ["#"]
+    """The text as lines that begin with ``#`` and are at most `width` wide."""
+    return wrap(text, width(), initial_indent="# ", subsequent_indent="#   ", break_long_words=False) or ["#"]
+
+
+def hanging(head: str, text: str) -> list[str]:
+    """The text behind a head, and below itself where it would be wider than `width`; a head of ``#`` is repeated."""
+    first, *more = wrap(text, max(width() - len(head), _LEAST_CELL), break_on_hyphens=False) or [""]
+    indent = head if head.startswith("#") else " " * len(head)
+    return [head + first, *(indent + line for line in more)]
 
 
 def folded(lines: Iterable[str]) -> list[str]:
-    """The lines, those of comments that are wider than `WIDTH` on several."""
-    whole = ([line] if line[:2] != "# " or len(line) <= WIDTH else comment(line[2:]) for line in lines)
+    """The lines, those of comments that are wider than `width` on several."""
+    most = width()
+    whole = ([line] if line[:2] != "# " or len(line) <= most else comment(line[2:]) for line in lines)
     return [part for parts in whole for part in parts]
 
 
@@ -88,6 +133,9 @@ def result_table(item: Item, heading: Iterable[str] = (), *, raw: bool = False) 
     return "\n".join(lines) + "\n"
 
 
+_SPARE = ("root", "channels", "redop", "protocol", "bound", "algbw", "type", "algorithm")
+"""Columns that a narrow terminal does without, in this order."""
+
 _Column = tuple[str, str, int, list[str]]
 """Name, unit, width (0: as wide as needed), cells."""
 
@@ -108,7 +156,9 @@ def _in_words(rows: Sequence[Row]) -> list[str]:
     shown = [column for column in columns if not column[3] or set(column[3]) != {"-"}]
     texts = [(name, unit, *cells) for name, unit, _, cells in shown]
     last = ("bottleneck", "", *(row.bottleneck for row in rows))
-    return aligned(list(zip(*texts, last, strict=True)), (len(texts),))
+    names = [name for name, *_ in texts]
+    spare = [names.index(name) for name in _SPARE if name in names]
+    return aligned(list(zip(*texts, last, strict=True)), (len(texts),), spare=spare)
 
 
 def _in_bytes(rows: Sequence[Row]) -> list[str]:

@@ -26,7 +26,7 @@ def preset_table(presets: Sequence[Preset]) -> str:
     for p in presets:
         nics = f"{p.nics_per_node} x {_gbit(p.nic_bandwidth)}" if p.nics_per_node else "-"
         rows.append((p.name, f"{p.gpus_per_node} x {p.gpu}", nics, p.description))
-    return "\n".join(aligned(rows, range(4)))
+    return "\n".join(aligned(rows, range(4), spare=[2, 1]))
 
 
 def describe(topology: Topology) -> dict[str, Any]:

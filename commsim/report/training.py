@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +21,7 @@ from commsim.report.steps import (
     plot_memory,
     plot_pipeline,
 )
-from commsim.report.tables import WIDTH, csv_text, folded, records_csv
+from commsim.report.tables import csv_text, folded, hanging, records_csv
 from commsim.report.view import PictureKind, Shown, View
 from commsim.units import GIB, GIGA, format_time
 
@@ -68,10 +67,8 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
         "#",
         "# where the time goes (mean stage)",
     ]
-    lines += [
-        f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  {meaning}"
-        for cause, seconds, meaning in _causes(item)
-    ]
+    for cause, seconds, meaning in _causes(item):
+        lines += hanging(f"  {cause:<10} {format_time(seconds):>12} {seconds / item.step_s:>7.1%}  ", meaning)
     lines += ["#", *_traffic_lines(item), *_memory_lines(item)]
     if item.task is not None:
         lines += ["#", *_task_lines(item)]
@@ -99,14 +96,14 @@ def _memory_lines(item: TrainingItem) -> list[str]:
     memory = item.memory
     lines = [
         f"# memory of one GPU, of {memory.capacity / GIB:.1f} GiB that a program can allocate:",
-        *textwrap.wrap(f"# {item.step.accelerator.room_words}", WIDTH, subsequent_indent="# "),
+        *hanging("# ", item.step.accelerator.room_words),
     ]
     ranked = sorted(memory.stages, key=lambda s: -s.peak)
     for stage in ranked[:4]:
         parts = sorted(stage.parts.items(), key=lambda p: -p[1])
         named = [*parts[:MOST_PARTS], ("others", sum(value for _, value in parts[MOST_PARTS:]))]
         words = ", ".join(f"{name} {value / GIB:.1f}" for name, value in named if value)
-        lines.append(f"  stage {stage.stage:<4} {stage.peak / GIB:>8.1f} GiB  {words}")
+        lines += hanging(f"  stage {stage.stage:<4} {stage.peak / GIB:>8.1f} GiB  ", words)
     if len(ranked) > 4:
         lines.append(f"# and {len(ranked) - 4} stages with less")
     if not memory.fits:  # the cheapest change is in the first line

@@ -15,7 +15,7 @@ from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried, named
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, plot, size_cell, table
-from commsim.report.tables import csv_text, format_time_us
+from commsim.report.tables import aligned, csv_text, format_time_us
 from commsim.units import GIGA, format_size, microseconds
 
 _ORIGINS = {
@@ -133,20 +133,18 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = 
     for speed, slow, fast in bus_bandwidths(verdict):
         speeds.append(speed_text(speed))
         expected.append(f"{speed_text(slow)} .. {speed_text(fast)}")
-    one, both = (max(least, *map(len, texts)) for least, texts in ((8, speeds), (16, expected)))
-    lines = [
-        *names(c),
-        f"# {'size':>10}  {'predicted':>10}  {'measured':>10}  {'busbw':>{one}}  {'error':>7}  "
-        f"{'expected busbw':>{both}}  verdict",
-        f"# {'(B)' if raw else '':>10}  {'(us)':>10}  {'(us)':>10}  {'(GB/s)':>{one}}  {'(%)':>7}  {'(GB/s)':>{both}}",
-    ]
+    bytes_unit = "(B)" if raw else ""
+    rows = [
+        (f"# {'size':>10}", f"{'predicted':>10}", f"{'measured':>10}", f"{'busbw':>8}", f"{'error':>7}",
+         f"{'expected busbw':>16}", "verdict"),
+        (f"# {bytes_unit:>10}", "(us)", "(us)", "(GB/s)", "(%)", "(GB/s)", ""),
+    ]  # fmt: skip
     for i, size in enumerate(c.size_bytes):
         mark = "  (prediction interpolated)" if c.interpolated[i] else ""
-        times = f"{format_time_us(c.predicted_s[i]):>10}  {format_time_us(c.measured_s[i]):>10}"
-        lines.append(
-            f"{size_text(size, raw):>12}  {times}  "
-            f"{speeds[i]:>{one}}  {100 * c.error[i]:>+7.1f}  {expected[i]:>{both}}  {verdict.of_size(i)}{mark}"
-        )
+        times = (format_time_us(c.predicted_s[i]), format_time_us(c.measured_s[i]))
+        error, word = f"{100 * c.error[i]:+.1f}", f"{verdict.of_size(i)}{mark}"
+        rows.append((size_text(size, raw), *times, speeds[i], error, expected[i], word))
+    lines = [*names(c), *aligned(rows, (6,), spare=(4, 1, 2))]
     lines.append(summary_line(c))
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.units import parse_bytes
+from commsim.units import GIGA, parse_bytes
 
 Kind = Literal["collective", "training", "generation"]
 
@@ -17,17 +17,18 @@ class OneLine:
     """What is asked of a machine; what is None is filled in, or is as a scenario has it where it says nothing.
 
     ``subject``: a collective, a model, or a Hugging Face config.json. ``on``: a preset, or a file of a topology.
-    ``first``, ``last`` and ``step`` are bytes. ``batch``: sequences of a training step, or requests that each replica
-    has at once. ``generate``: ``IN:OUT``, tokens of prompts and answers.
+    Sizes are called as nccl-tests' long options, in bytes. ``batch``: sequences of a training step, or requests that
+    each replica has at once. ``tokens``: to train on. ``generate``: ``IN:OUT``, tokens of prompts and answers.
+    ``as_keywords``: of a Python call, so that messages name keywords, not options.
     """
 
     subject: str
     on: str
     nodes: int | None = None
-    first: int | None = None
-    last: int | None = None
-    factor: int | None = None
-    step: int | None = None
+    minbytes: int | None = None
+    maxbytes: int | None = None
+    stepfactor: int | None = None
+    stepbytes: int | None = None
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
@@ -46,21 +47,24 @@ class OneLine:
     rate: float | None = None
     requests: int | None = None
     attention_dp: int | None = None
+    tokens: float | None = None
     overrides: tuple[str, ...] = ()
+    as_keywords: bool = False
 
     @property
     def given(self) -> tuple[str, ...]:
         """The names of the fields that say something, in order, without what every question has."""
-        every = ("subject", "on", "overrides")
+        every = ("subject", "on", "overrides", "as_keywords")
         return tuple(f.name for f in fields(self) if f.name not in every and getattr(self, f.name) is not None)
 
 
-OPTIONS = {"nodes": "-n", "first": "-b", "last": "-e", "factor": "-f", "step": "-i"}
+OPTIONS = {"nodes": "-n", "minbytes": "-b", "maxbytes": "-e", "stepfactor": "-f", "stepbytes": "-i"}
 """The options of the command line that are not called as the fields are."""
 
-SIZES = ("first", "last", "factor", "step")
+SIZES = ("minbytes", "maxbytes", "stepfactor", "stepbytes")
+BYTES = ("minbytes", "maxbytes", "stepbytes")
 _ONLY_GENERATION = ("generate", "range_ratio", "rate", "requests", "attention_dp")
-_ONLY_TRAINING = ("cp", "dp", "micro_batch", "micro_batches", "seq_len", "zero", "recompute")
+_ONLY_TRAINING = ("cp", "dp", "micro_batch", "micro_batches", "seq_len", "zero", "recompute", "tokens")
 _OF_MODELS = (*_ONLY_TRAINING, *_ONLY_GENERATION, "tp", "pp", "ep", "batch", "framework", "precision")
 _WITHOUT_EFFECT: dict[Kind, tuple[str, ...]] = {
     "collective": _OF_MODELS,
@@ -72,15 +76,13 @@ _SERVING = ("vllm", "sglang", "tensorrt_llm", "hf")
 
 
 def option(question: OneLine, name: str) -> str:
-    """A field as it is written on the command line: ``--tp 8``, ``-e 8G``."""
+    """A field as it was written: ``--tp 8``, ``-e 8G``, of a Python call ``tp=8``, ``maxbytes='8G'``."""
     value = getattr(question, name)
-    text = (
-        nccl_size(value)
-        if name in ("first", "last", "step")
-        else f"{value:g}"
-        if isinstance(value, float)
-        else f"{value}"
-    )
+    if question.as_keywords:
+        return f"{name}={nccl_size(value) if name in BYTES else value!r}"
+    if name == "tokens":
+        return f"--tokens {value / GIGA:g}B"
+    text = nccl_size(value) if name in BYTES else f"{value:g}" if isinstance(value, float) else f"{value}"
     return f"{OPTIONS.get(name, '--' + name.replace('_', '-'))} {text}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -39,6 +40,9 @@ def training(question: OneLine) -> Item:
     _mesh(item, places, question, ("tp", "pp", "cp", "dp", "ep"))
     for name in ("zero", "recompute", "framework", "precision"):
         _put(item, places, question, name)
+    if question.tokens is not None:
+        item["task"] = {"kind": "pretrain", "tokens": question.tokens}
+        places["training", "task", "tokens"] = option(question, "tokens")
     return {"training": item}, places
 
 
@@ -48,9 +52,11 @@ def generation(question: OneLine) -> Item:
     item: dict[str, Any] = {"model": question.subject}
     places: dict[KeyPath, str] = {("generation", "model"): question.subject}
     _mesh(item, places, question, ("tp", "pp", "ep", "attention_dp"), "generation")
-    item |= dict(zip(("prompt", "answer"), _lengths(lengths), strict=True))
+    item |= dict(
+        zip(("prompt", "answer"), _lengths(lengths, "generate" if question.as_keywords else "--generate"), strict=True)
+    )
     for name in ("prompt", "answer"):
-        places["generation", name] = f"--generate {lengths}"
+        places["generation", name] = option(replace(question, generate=lengths), "generate")
         if question.range_ratio is not None:
             item[name] = {"tokens": item[name], "range_ratio": question.range_ratio}
             places["generation", name, "range_ratio"] = option(question, "range_ratio")
@@ -96,10 +102,10 @@ def _mesh(
     places |= {(kind, "mesh", axis): option(question, axis) for axis in item["mesh"]}
 
 
-def _lengths(text: str) -> tuple[int, int]:
+def _lengths(text: str, name: str) -> tuple[int, int]:
     prompt, colon, answer = text.partition(":")
     if not colon or not (prompt.isascii() and prompt.isdecimal() and answer.isascii() and answer.isdecimal()):
-        raise ScenarioError(f"--generate: found {show(text)}, expected tokens in and out, such as 1024:1024")
+        raise ScenarioError(f"{name}: found {show(text)}, expected tokens in and out, such as 1024:1024")
     return int(prompt[:18]), int(answer[:18])
 
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from commsim.document.types import show
 from commsim.errors import CommsimError, CommsimWarning, LogFormatError, UnitError
 from commsim.files import check_writable, safe_cell, write_atomically
-from commsim.units import microseconds, parse_bytes
+from commsim.units import format_size, microseconds, parse_bytes
 
 LAST_KNOT = 1 << 34
 """Bytes of the last knot, 16 GiB: twice what nccl-tests are usually run up to."""
@@ -110,7 +110,8 @@ class CostTable:
     def warnings(self) -> tuple[str, ...]:
         """What the user should know of the sizes asked for so far; of a table that was read nothing."""
         jumpy = (
-            f"from {first} to {last} B the time jumps too often for a table" for first, last in map(_edges, self._jumpy)
+            f"from {format_size(first)} to {format_size(last)} the time jumps too often for a table"
+            for first, last in map(_edges, self._jumpy)
         )
         return () if self._source is None else (*self._source.warnings, *jumpy)
 

@@ -61,9 +61,11 @@ def find_scenario(name: str, command: str = "run") -> Path:
     if noun := _asked_of_a_machine(name):
         raise ScenarioError(
             f"found the {noun} {name!r}, expected a scenario, or a machine beside it, such as "
-            f"commsim {_example(name, noun, command)}"
+            f"{_example(name, noun, command)}"
         )
-    near = get_close_matches(relative.with_suffix("").as_posix(), shipped, n=3, cutoff=0.5)
+    wanted = relative.with_suffix("").as_posix()
+    near = get_close_matches(wanted, shipped, n=3, cutoff=0.5)
+    near = near or [one for one in shipped if len(wanted) > 2 and wanted.lower() in one][:3]
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; shipped scenarios are {_overview(shipped)}"
     raise ScenarioError(f"found no scenario file {name!r}{hint}")
 
@@ -97,16 +99,20 @@ def _asked_of_a_machine(name: str) -> str:
 
 
 def _example(name: str, noun: str, command: str) -> str:
-    """A command that asks a collective or a model of a machine, and runs."""
+    """A command, or the call of a Python function, that asks a collective or a model of a machine, and runs."""
+    if command.startswith("cs."):
+        how = ("'topology.nodes=4..16 x2', ", "") if command == "cs.sweep" else ("", ", nodes=4")
+        return f"{command}({name!r}, {how[0]}on='hgx-h100-ndr400'{how[1]})"
     if command == "plan" and noun == "model":
-        return f"plan {name} --on hgx-h100-ndr400 -n 8"
+        return f"commsim plan {name} --on hgx-h100-ndr400 -n 8"
     if command == "sweep":
-        return f"sweep {name} --on hgx-h100-ndr400 'topology.nodes={'1..8' if noun == 'collective' else '4..16'} x2'"
+        nodes = "1..8" if noun == "collective" else "4..16"
+        return f"commsim sweep {name} --on hgx-h100-ndr400 'topology.nodes={nodes} x2'"
     if noun == "collective":
-        return f"run {name} --on hgx-h100-ndr400 -n 4"
+        return f"commsim run {name} --on hgx-h100-ndr400 -n 4"
     from commsim.scenario.asked_model import usual_tp
 
-    return f"run {name} --on hgx-h100-ndr400 --tp {usual_tp(name)}"
+    return f"commsim run {name} --on hgx-h100-ndr400 --tp {usual_tp(name)}"
 
 
 def is_model(name: str) -> bool:

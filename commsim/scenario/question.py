@@ -12,7 +12,7 @@ from typing import Any
 
 from commsim.collectives.semantics import NCCL_TESTS
 from commsim.document import Document, apply_overrides, raise_faults
-from commsim.document.types import KeyPath, show, suggest
+from commsim.document.types import KEYWORD, KeyPath, show, suggest
 from commsim.errors import CommsimError, ScenarioError
 from commsim.scenario.asked import SIZES, Kind, OneLine, collective_named, kind_of, option
 from commsim.scenario.load import check_document, find_scenario, with_changes_named
@@ -22,8 +22,11 @@ from commsim.units import format_size, parse_bytes
 
 __all__ = ["OneLine", "assumed", "checked", "document_of", "mapping_of", "scenario_of"]
 
-COMMAND_LINE = "the command line"
-"""What stands in messages in the place of a file's name."""
+
+def place_of(question: OneLine) -> str:
+    """What stands in messages in the place of a file's name."""
+    return "the call" if question.as_keywords else "the command line"
+
 
 FIRST_BYTES, LAST_BYTES, FACTOR = 8, parse_bytes("8 GiB"), 2
 """Sizes of a collective where none are given: `-b 8 -e 8G -f 2`, as the README of nccl-tests runs it."""
@@ -54,7 +57,7 @@ def document_of(question: OneLine) -> Document:
     Raises ScenarioError for an unknown subject or machine; values are judged where the document is checked.
     """
     kind = kind_of(question)
-    subject = subject_of(question.subject)
+    subject = subject_of(question.subject, _on(question))
     machine, options = _machine(question)
     if kind == "collective":
         item, places = _collective(question, subject)
@@ -66,7 +69,9 @@ def document_of(question: OneLine) -> Document:
         library = {"name": "nccl"} | ({"version": of_model.served_by()} if kind == "generation" else {})
         data = {"topology": machine, "library": library, "workload": [item]}
     options |= {("workload", 0, *path): text for path, text in places.items()}
-    written = Document(COMMAND_LINE, {"name": _name(question, subject, kind), **data}, {(): (0, 0)}, {}, options)
+    if question.as_keywords:
+        options = {path: f"{KEYWORD}{text}" for path, text in options.items()}
+    written = Document(place_of(question), {"name": _name(question, subject, kind), **data}, {(): (0, 0)}, {}, options)
     document = apply_overrides(written, question.overrides)
     return with_changes_named(_filled(document, question, kind), question.overrides)
 
@@ -107,31 +112,31 @@ def _with_library(document: Document) -> Document:
 
 def _collective(question: OneLine, collective: str) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """The item, and the options of its sizes."""
-    first = FIRST_BYTES if question.first is None else question.first
-    last = max(LAST_BYTES, first) if question.last is None else question.last
-    if question.step is not None and question.factor is not None:
+    first = FIRST_BYTES if question.minbytes is None else question.minbytes
+    last = max(LAST_BYTES, first) if question.maxbytes is None else question.maxbytes
+    if question.stepbytes is not None and question.stepfactor is not None:
         raise ScenarioError(
-            f"found {option(question, 'factor')} beside {option(question, 'step')}, expected one of them"
+            f"found {option(question, 'stepfactor')} beside {option(question, 'stepbytes')}, expected one of them"
         )
-    if question.step is not None:
-        step = f"+{format_size(question.step)}"
+    if question.stepbytes is not None:
+        step = f"+{format_size(question.stepbytes)}"
     else:
-        step = f"x{FACTOR if question.factor is None else question.factor}"
+        step = f"x{FACTOR if question.stepfactor is None else question.stepfactor}"
     sizes = format_size(first) if first == last else f"{format_size(first)} .. {format_size(last)} {step}"
     given = " ".join(option(question, name) for name in SIZES if name in question.given)
     return {"collective": collective, "sizes": sizes}, ({("sizes",): given} if given else {})
 
 
-def subject_of(name: str) -> str:
+def subject_of(name: str, beside: str = "--on") -> str:
     """The collective or model of a name; ScenarioError with what is near of both."""
-    return collective_named(name) or _model(name)
+    return collective_named(name) or _model(name, beside)
 
 
-def _model(name: str) -> str:
+def _model(name: str, beside: str) -> str:
     """The name of a model or its file; ScenarioError with what is near of models and collectives."""
     if name.endswith((".yaml", ".yml")):
         raise ScenarioError(
-            f"found the file {show(name)} beside --on, expected a collective or a model, such as all_reduce or "
+            f"found the file {show(name)} beside {beside}, expected a collective or a model, such as all_reduce or "
             "llama-3-70b: a scenario names its machine itself"
         )
     if name.endswith(".json"):
@@ -143,8 +148,8 @@ def _model(name: str) -> str:
     except CommsimError:
         if _is_shipped(name):
             raise ScenarioError(
-                f"found the scenario {show(name)} beside --on, expected a collective or a model, such as all_reduce or "
-                f"llama-3-70b: a scenario names its machine itself, and commsim run {name} runs it"
+                f"found the scenario {show(name)} beside {beside}, expected a collective or a model, such as "
+                f"all_reduce or llama-3-70b: a scenario names its machine itself, and commsim run {name} runs it"
             ) from None
         near = suggest(name, [*NCCL_TESTS, *model_names()])
         if near.startswith("expected"):
@@ -160,25 +165,30 @@ def _is_shipped(name: str) -> bool:
         return False
 
 
+def _on(question: OneLine) -> str:
+    """How the machine is said."""
+    return "on" if question.as_keywords else "--on"
+
+
 def _machine(question: OneLine) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """The topology's block, and the options that say it."""
     kind = "preset" if question.on in preset_names() else "path"
-    machine: dict[str, Any] = {kind: question.on if kind == "preset" else str(machine_file(question.on))}
-    options: dict[KeyPath, str] = {("topology", kind): f"--on {question.on}"}
+    machine: dict[str, Any] = {kind: question.on if kind == "preset" else str(machine_file(question.on, _on(question)))}
+    options: dict[KeyPath, str] = {("topology", kind): option(question, "on")}
     if question.nodes is not None:
         machine["nodes"] = question.nodes
         options["topology", "nodes"] = option(question, "nodes")
     return machine, options
 
 
-def machine_file(name: str) -> Path:
+def machine_file(name: str, said: str = "--on") -> Path:
     """The file of a topology; a ScenarioError where there is none."""
     try:
         if Path(name).is_file():
             return Path(name)
     except (ValueError, OSError):  # a NUL, or a name too long
         pass
-    raise ScenarioError(f"--on: found {show(name)}, which is no file; of presets, {suggest(name, preset_names())}")
+    raise ScenarioError(f"{said}: found {show(name)}, which is no file; of presets, {suggest(name, preset_names())}")
 
 
 def _name(question: OneLine, subject: str, kind: Kind) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def question_of(scenario: Mapping[str, Any]) -> OneLine | None:
 
 def command_of(question: OneLine, command: str = "run") -> str:
     """The command line that puts a question."""
+    question = replace(question, as_keywords=False)
     words = ["commsim", command, question.subject, "--on", question.on]
     for name in question.given:
         words += option(question, name).split(" ", 1)
@@ -84,9 +86,9 @@ def _say_sizes(kind: Kind, item: Mapping[str, Any], said: dict[str, Any], change
     step = sizes[1] - sizes[0] if len(sizes) > 1 else 0
     pairs = list(pairwise(sizes))
     if factor > 1 and all(b == a * factor for a, b in pairs):
-        said |= {"first": sizes[0], "last": sizes[-1], "factor": factor}
+        said |= {"minbytes": sizes[0], "maxbytes": sizes[-1], "stepfactor": factor}
     elif all(b - a == step for a, b in pairs):
-        said |= {"first": sizes[0], "last": sizes[-1]} | ({"step": step} if step else {})
+        said |= {"minbytes": sizes[0], "maxbytes": sizes[-1]} | ({"stepbytes": step} if step else {})
     else:
         changes["workload.0.sizes"] = item["sizes"]
 

@@ -269,7 +269,7 @@ class FaultSpec(_Block):
     link: tuple[Vertex, Vertex] | None = optional(
         "two neighbours by name, both directions: `[leaf0, spine1]`, `[node0.gpu3, node0.nvswitch]`"
     )
-    nic: tuple[Index, Index] | None = optional("`[node, index]`: its port")
+    nic: tuple[Index, Index] | None = optional("`[node, index]`, its port, such as `[1, 0]`")
     node: Index | None = optional("all its cards")
     switch: Vertex | None = optional("all its links")
     bandwidth_factor: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] | None = optional(
@@ -357,7 +357,7 @@ class TopologyFile(MachineSpec):
     description: Text | None = optional("one sentence")
     source: Text | list[Text] | None = optional("where the figures come from")
     groups: Groups | None = optional("nodes of different kinds")
-    faults: Faults | None = optional("degraded or failed parts")
+    faults: Faults | None = optional("degraded or failed parts, such as `[{nic: [1, 0], failed: true}]`")
 
     @model_validator(mode="after")
     def _one_form(self) -> TopologyFile:
@@ -375,7 +375,7 @@ class TopologySpec(_NodesSpec):
     )
     nodes_per_leaf: Nodes | None = optional("nodes whose cards meet in one leaf switch; left out: as described")
     groups: Groups | None = optional("nodes of different kinds, in place of `preset` or `path`")
-    faults: Faults | None = optional("degraded or failed parts")
+    faults: Faults | None = optional("degraded or failed parts, such as `[{nic: [1, 0], failed: true}]`")
 
     @model_validator(mode="after")
     def _one_form(self) -> TopologySpec:

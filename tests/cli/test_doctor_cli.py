@@ -183,3 +183,12 @@ def test_suspects_that_are_not_shown_are_counted(tmp_path: Path) -> None:
     likely = sum(each["probability"] >= 0.005 for each in document["suspects"])
     assert 8 < likely < 20  # of which JSON has 20
     assert f"# and {likely - 8} more of 0.5 % and above" in doctor(path).stdout
+
+
+def test_the_page_has_the_answer_the_suspects_and_every_test(checkout: Path, tmp_path: Path) -> None:
+    page, pairs = tmp_path / "doctor.html", checkout / "tests" / "data" / "doctor" / "pairs.csv"
+    result = CliRunner().invoke(app, ["doctor", str(pairs), "--html", str(page)])
+    assert result.exit_code == 1, result.output
+    text = page.read_text(encoding="utf-8")
+    assert result.stdout.splitlines()[0] in text
+    assert all(words in text for words in ("n5: its network", "commsimChart", "all_reduce of", "9.88 ms"))

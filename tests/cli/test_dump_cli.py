@@ -47,7 +47,7 @@ def test_the_answer_comes_first(late: Path) -> None:
     assert result.exit_code == 0
     first = result.stdout.splitlines()[0]
     assert first.startswith("Rank 5 on node1 came last into")
-    assert "the worst is all_reduce #7 of 4,194,304 B of group 0 (default_pg), 200 ms late." in first
+    assert "the worst is all_reduce #7 of 4 MiB of group 0 (default_pg), 200 ms late." in first
     tables = [line for line in result.stdout.split("\n\n", 1)[1].splitlines() if not line.startswith("# wrote")]
     assert max(map(len, tables)) <= 100
 

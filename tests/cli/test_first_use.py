@@ -132,3 +132,35 @@ def test_interrupted_while_it_loads(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         program.main()
     assert left.value.code == 130
     assert capsys.readouterr().err == "commsim: error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "jobs"], "did you mean contention/two-jobs-one-spine or faults/two-jobs?"),
+        (
+            ["run", "all_reduce", "--on", "hgx-h100-ndr400", "topology.faults=nic1"],
+            "found 'nic1', expected a list: degraded or failed parts, such as `[{nic: [1, 0], failed: true}]`",
+        ),
+        (
+            ["run", "all_reduce", "--on", "hgx-h100-ndr400", "topology.faults=[{nic: 1, failed: true}]"],
+            "found 1, expected a list: `[node, index]`, its port, such as `[1, 0]`",
+        ),
+        (["plan", "llama-3-8b", "--on", "hgx-h100-ndr400", "--tokens", "many"], "--tokens: found 'many', expected how"),
+    ],
+)
+def test_what_is_nearly_right_is_answered_with_an_example(words: list[str], says: str) -> None:
+    assert says in _said(*words)
+
+
+def test_a_debug_log_without_a_table_is_called_so(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("node1:1:1 [0] NCCL INFO Bootstrap : Using eth0\n")
+    assert "found NCCL's debug log and no table" in _said("compare", str(log), "--on", "hgx-h100-ndr400")
+
+
+def test_a_plan_in_one_line_says_what_its_tokens_take() -> None:
+    words = ["plan", "llama-3-8b", "--on", "hgx-h100-ndr400", "--no-simulate", "--no-files", "--tokens", "300B"]
+    answer = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+    assert "The tokens take " in answer
+    assert "days" in answer

@@ -36,6 +36,7 @@ class Model(Strict):
         ("name=a=b", ("name",), "a=b"),
         ("new.key=true", ("new", "key"), True),
         ("name=", ("name",), None),
+        ("place.tokens=300e9", ("place", "tokens"), 3e11),
         ("place.list=[a, b]", ("place", "list"), ["a", "b"]),
     ],
 )
@@ -56,7 +57,7 @@ def test_set(override: str, path: tuple[str | int, ...], value: object) -> None:
         ("work.1.sizes=8 B", "found '1', expected an index 0..0 of work"),
         ("work.-1.sizes=8 B", "found '-1', expected an index 0..0 of work"),
         ("work.sizes=8 B", "found 'sizes', expected an index 0..0 of work"),
-        ("place.nodes=1e1", "override 'place.nodes=1e1' place.nodes: found 1e1"),
+        ("place.nodes=[1e1]", "override 'place.nodes=[1e1]' place.nodes.0: found 1e1"),
         ("place=[1", "expected ',' or ']'"),
         ("name=*x", "name"),
         ("name=a\n--- b", "several documents"),

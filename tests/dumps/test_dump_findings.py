@@ -115,7 +115,7 @@ def test_real_late_ranks_are_named_with_their_waiting() -> None:
 
 def test_a_real_missing_rank_is_named() -> None:
     found = diagnose([DATA / "gloo-missing"])
-    assert found.answer[0].startswith("Rank 2 never entered all_reduce #9 of 262,144 B of group 0 (default_pg)")
+    assert found.answer[0].startswith("Rank 2 never entered all_reduce #9 of 256 KiB of group 0 (default_pg)")
     assert "in which ranks 0-1, 3 wait" in found.answer[0] or "in which ranks 0, 1, 3 wait" in found.answer[0]
 
 

@@ -308,15 +308,3 @@ def test_every_choice_of_the_controls_is_known() -> None:
     assert known["version"] in known["versions"]
     assert known["defaults"]["model"] in known["models"]
     assert known["defaults"]["on"] in {preset["name"] for preset in known["presets"]}
-
-
-def test_of_a_long_timeline_the_beginning_is_drawn_pass_by_pass() -> None:
-    from commsim.explorer.step import MOST_SPANS, _few
-    from commsim.report.chart import Axis, Chart, Span
-
-    spans = tuple(Span(i % 2, float(i), i + 1.0, "FB"[i // 2 % 2], "#000000") for i in range(2 * MOST_SPANS))
-    whole = Chart("t", Axis("time", unit="s"), rows=("stage 0", "stage 1"), spans=spans)
-    drawn = _few(whole)
-    assert drawn.spans == spans[:MOST_SPANS]
-    assert drawn.note.startswith(f"the first {MOST_SPANS // 1000}000 s of {2 * MOST_SPANS} s;")
-    assert _few(drawn).spans == drawn.spans

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from commsim.report import style
-from commsim.report.chart import BAND, Axis, Chart, Mark, Panel, Series, Span, apart
+from commsim.report.chart import BAND, MOST_SPANS, Axis, Chart, Mark, Panel, Series, Span, apart, beginning
 from commsim.report.chart_figure import draw, key_of, reach
+from commsim.report.page import plot
 
 X = (1.0, 2.0, 4.0)
 
@@ -85,3 +86,16 @@ def test_an_algorithm_has_one_colour_in_all_pictures() -> None:
 @pytest.mark.parametrize(("colour", "ink"), [("#0072B2", "#FFFFFF"), ("#F0E442", "#000000"), ("#DDDDDD", "#000000")])
 def test_ink_can_be_read(colour: str, ink: str) -> None:
     assert style.ink_on(colour) == ink
+
+
+def test_of_a_long_timeline_the_beginning_is_drawn_pass_by_pass_on_a_page_too() -> None:
+    spans = tuple(Span(i % 2, float(i), i + 1.0, "FB"[i // 2 % 2], "#000000") for i in range(2 * MOST_SPANS))
+    thin = Span(0, 0.0, 1.0, "send", "#000000", low=0.0, high=0.1)
+    whole = Chart("t", Axis("time", unit="s", high=2.0 * MOST_SPANS), rows=("stage 0", "stage 1"), spans=(thin, *spans))
+    drawn = beginning(whole)
+    assert drawn.spans == spans[:MOST_SPANS]
+    assert drawn.note.startswith(f"the first {MOST_SPANS // 1000}000 s of {2 * MOST_SPANS} s; sends and the like")
+    assert drawn.x.high == MOST_SPANS
+    assert beginning(drawn) == drawn
+    shown = plot(whole, "")
+    assert str(shown.data) == drawn.to_json()

@@ -29,7 +29,7 @@ def words(tmp_path: Path) -> list[str]:
 
 def test_parts_of_the_memory_add_up(words: list[str]) -> None:
     shown = CliRunner().invoke(app, words, catch_exceptions=False).stdout
-    (line,) = [line for line in shown.splitlines() if line.startswith("  stage 0") and "GiB" in line]
+    (line,) = re.findall(r"^  stage 0 .*GiB.*(?:\n {10}.*)*", shown, re.MULTILINE)
     total, *parts = map(float, re.findall(r"(?<= )\d+\.\d", line))
     assert len(parts) == 5
     assert "others" in line

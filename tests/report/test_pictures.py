@@ -10,12 +10,13 @@ import pytest
 
 from commsim.report.crossover import plot_map, winners_of
 from commsim.report.kinds import _who, kinds_of, pictures
-from commsim.report.plots import figure_bytes, plot_validation
+from commsim.report.plots import figure_bytes
 from commsim.report.saved import Saved
 from commsim.report.scaling import scalings
 from commsim.report.steps import StepFigures, plot_breakdown, plot_memory
 from commsim.report.topology_plot import plot_topology
 from commsim.report.topology_shapes import IDLE, heat_of, node_heat
+from commsim.report.validation_chart import plot_validation
 from commsim.topology.presets import load_preset
 
 
@@ -127,7 +128,7 @@ def test_validations_are_drawn() -> None:
     assert any(text.get_text() == "median 5.0 %" for text in figure.axes[0].texts)
     steps = [{"source": "a", "measured_s": 1.0, "predicted_s": p} for p in (1.05, 1.5)]
     figure = plot_validation({"per_row": [*steps, {"source": "b", "measured_s": 1.0, "predicted_s": None}]}, "t")
-    assert any("2 steps" in text.get_text() and "50 %" in text.get_text() for text in figure.axes[0].texts)
+    assert any("2 steps" in t.get_text() and "50 %" in t.get_text() for t in figure.legends[0].get_texts())
 
 
 @pytest.mark.parametrize(("protocols", "word"), [(["LL", "Simple"], "NCCL's choice"), (["-", "-"], "quickest")])

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import commsim as cs
 from commsim.accuracy.compare import compare
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
-from commsim.report.tables import falls_note, format_time_us, result_csv, result_table, slowest_note
+from commsim.report.tables import aligned, falls_note, format_time_us, result_csv, result_table, slowest_note
 from commsim.report.verdict import comparison_csv, comparison_table
 from commsim.scenario.item import Item, Row
 from commsim.scenario.load import load_scenarios
@@ -149,3 +150,25 @@ def test_operation_and_root_are_named_where_nccl_tests_names_them(
     )
     (row,) = run(load_scenarios(tmp_path / "s.yaml", [])[0]).items[0].rows
     assert (row.redop, row.root) == (redop, root)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_tables_are_as_wide_as_the_terminal_and_keep_what_decides(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    item = cs.run("all_reduce", on="hgx-h100-ndr400", nodes=4, minbytes="64K", maxbytes="1G", stepfactor=64).items[0]
+    lines = result_table(item, ["a heading of so many words that it does not stand on a line of sixty"]).splitlines()
+    assert max(map(len, lines)) <= columns
+    head = next(line for line in lines if "size" in line).split()
+    assert {"size", "time", "busbw", "bottleneck"} <= set(head)
+    out = [line for line in lines if line.startswith("# left out")]
+    assert bool(out) == ("channels" not in head)
+    assert columns > 60 or out
+
+
+def test_columns_are_left_out_in_their_order_and_named() -> None:
+    rows = [("name", "less", "least", "end"), ("a" * 20, "b" * 20, "c" * 20, "d" * 20)]
+    assert aligned(rows, (0,), 100, (2, 1)) == aligned(rows, (0,), 100)
+    assert aligned(rows, (0,), 70, (2, 1))[2:] == ["# left out, 70 columns wide: least"]
+    assert aligned(rows, (0,), 60, (2, 1))[2:] == ["# left out, 60 columns wide: less, least"]

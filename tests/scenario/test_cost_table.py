@@ -114,7 +114,7 @@ def test_a_model_that_jumps_at_every_other_size_ends_and_says_so() -> None:
     table = CostTable({}, Comb(0))
     table._cell(4 * 20)
     assert table(5_000_000) in (pytest.approx(1e-6), pytest.approx(2e-6))
-    assert table.warnings == ("from 4194304 to 5242880 B the time jumps too often for a table",)
+    assert table.warnings == ("from 4 MiB to 5 MiB the time jumps too often for a table",)
     assert MOST_KNOTS < len(table._cell(4 * 20)[0]) < 2 * MOST_KNOTS
     assert not CostTable({}, Steps(5000)).warnings
 

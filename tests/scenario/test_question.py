@@ -51,15 +51,17 @@ def test_a_collective_has_the_names_of_others_too(name: str) -> None:
 
 
 def test_a_collective_is_asked_over_the_sizes_that_are_given_or_all() -> None:
-    scenario = scenario_of(OneLine("all_reduce", ON, nodes=4, first=8, last=2**33, factor=4))
+    scenario = scenario_of(OneLine("all_reduce", ON, nodes=4, minbytes=8, maxbytes=2**33, stepfactor=4))
     assert scenario.collectives[0].sizes == tuple(8 * 4**i for i in range(16))
     assert scenario.topology.nodes == 4
     every = scenario_of(OneLine("all_reduce", ON)).collectives[0].sizes
     assert every is not None
     assert (every[0], every[-1], len(every)) == (8, 2**33, 31)
-    added = scenario_of(OneLine("all_gather", ON, first=2**20, last=3 * 2**20, step=2**20)).collectives[0].sizes
+    added = (
+        scenario_of(OneLine("all_gather", ON, minbytes=2**20, maxbytes=3 * 2**20, stepbytes=2**20)).collectives[0].sizes
+    )
     assert added == (2**20, 2 * 2**20, 3 * 2**20)
-    assert scenario_of(OneLine("all_gather", ON, first=100, last=100)).collectives[0].sizes == (100,)
+    assert scenario_of(OneLine("all_gather", ON, minbytes=100, maxbytes=100)).collectives[0].sizes == (100,)
 
 
 def test_processes_without_a_gpu_are_asked_of_gloo_unless_something_else_is_said() -> None:
@@ -134,7 +136,7 @@ def test_a_machine_has_the_nodes_that_the_mesh_needs(question: OneLine, nodes: i
 def test_what_changes_nothing_is_said() -> None:
     (line,) = without_effect(OneLine("all_reduce", ON, nodes=2, tp=8))
     assert line == "--tp 8 changes nothing: a collective has no such thing"
-    assert len(without_effect(OneLine("llama-3-8b", ON, first=8, last=2**33))) == 2
+    assert len(without_effect(OneLine("llama-3-8b", ON, minbytes=8, maxbytes=2**33))) == 2
     assert without_effect(OneLine("llama-3-8b", ON, tp=8, batch=8)) == ()
     assert "generation has no such" in without_effect(OneLine("llama-3-8b", ON, generate="8:8", cp=2))[0]
 
@@ -147,9 +149,9 @@ def test_what_changes_nothing_is_said() -> None:
         (OneLine("x", ON), "expected a collective .*, a model such as llama-3-70b, or its config.json"),
         (OneLine("all_reduce", "hgx-h10"), "--on: found 'hgx-h10', which is no file; of presets, did you mean"),
         (OneLine("x.yaml", ON), "found the file 'x.yaml' beside --on"),
-        (OneLine("all_reduce", ON, first=8, last=4), "-b 8 -e 4 workload.0.sizes: found the range"),
-        (OneLine("all_reduce", ON, factor=1), "-f 1 workload.0.sizes: found the factor"),
-        (OneLine("all_reduce", ON, factor=2, step=8), "found -f 2 beside -i 8, expected one of them"),
+        (OneLine("all_reduce", ON, minbytes=8, maxbytes=4), "-b 8 -e 4 workload.0.sizes: found the range"),
+        (OneLine("all_reduce", ON, stepfactor=1), "-f 1 workload.0.sizes: found the factor"),
+        (OneLine("all_reduce", ON, stepfactor=2, stepbytes=8), "found -f 2 beside -i 8, expected one of them"),
         (OneLine("all_reduce", "hgx-h100", nodes=2), "--on hgx-h100 topology: .* without a NIC"),
         (OneLine("llama-3-8b", ON, tp=3), "--tp 3 workload.0.training.mesh: tp"),
         (OneLine("llama-3-8b", ON, recompute="ful"), "--recompute ful workload.0.training.recompute: .*'full'"),
@@ -170,8 +172,10 @@ def test_what_is_wrong_is_said_at_its_option(question: OneLine, text: str) -> No
 @pytest.mark.parametrize(
     "question",
     [
-        OneLine("all_reduce", ON, nodes=4, first=8, last=2**33, factor=2),
-        OneLine("all_gather", ON, nodes=1, first=2**20, last=8 * 2**20, step=2**20, overrides=("mode=single",)),
+        OneLine("all_reduce", ON, nodes=4, minbytes=8, maxbytes=2**33, stepfactor=2),
+        OneLine(
+            "all_gather", ON, nodes=1, minbytes=2**20, maxbytes=8 * 2**20, stepbytes=2**20, overrides=("mode=single",)
+        ),
         OneLine("llama-3-70b", ON, nodes=64, tp=8, pp=4, batch=512, zero=1, overrides=("library.version=2.26.2",)),
         OneLine("llama-3-8b", ON, nodes=1, tp=8, generate="1024:512", batch=4),
     ],
@@ -228,3 +232,9 @@ def test_sizes_without_a_step_are_an_override() -> None:
     question = question_of(scenario)
     assert question is not None
     assert scenario_of(question).collectives[0].sizes == (1024, 3072, 4096)
+
+
+def test_tokens_to_train_on_are_a_task() -> None:
+    assert _step(tp=8, tokens=3e11)["task"] == {"kind": "pretrain", "tokens": 3e11}
+    assert command_of(OneLine("llama-3-8b", ON, tokens=3e11)).endswith("--tokens 300B")
+    assert scenario_of(OneLine("llama-3-8b", ON, tp=8, overrides=("workload.0.training.task.tokens=300e9",)))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from commsim.accuracy.diagnosis import diagnose
 from commsim.errors import CommsimError
-from commsim.report.dumps import dump_dict, dump_page, dump_tables, plot_dump
+from commsim.report.dump_chart import dump_chart
+from commsim.report.dumps import dump_dict, dump_page, dump_tables
 from study import dump_forms
 from study.dump_forms import Timeline
 from study.dump_mutants import bombs, many, mutants, pickles_that_run
@@ -127,7 +128,7 @@ def _one(paths: list[Path], *, drawn: bool) -> str:
         dump_tables(found)
         json.dumps(dump_dict(found), allow_nan=False)
         if drawn:
-            plot_dump(found)
+            dump_chart(found)
             dump_page(found)
     except CommsimError as error:
         return "refused" if len(str(error)) < 4000 else "failed"

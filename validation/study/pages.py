@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 import commsim
-from commsim.report.page import Cell, Facts, Page, Part, Section, Text, picture, table
+from commsim.report.page import Cell, Facts, Page, Part, Section, Text, picture, plot, table
 from commsim.units import format_bytes
 from study.collectives_report import BASELINES, COLUMNS, system_figure
 
@@ -208,7 +208,8 @@ def terms_page(figures: Mapping[str, Any]) -> Page:
 
 def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) -> Page:
     """The page of a validation of training steps; `figures` is its document."""
-    from study.training_report import measured_figure, sources_figure
+    from commsim.report.validation_chart import steps_chart
+    from study.training_report import sources_figure
 
     rows = figures["per_row"]
     predicted = [r for r in rows if r["error_pct"] is not None]
@@ -223,7 +224,7 @@ def training_page(validation: TrainingValidation, figures: Mapping[str, Any]) ->
     if len(validation.table):
         pictures = (
             picture(sources_figure(validation, validation.typical, "Error of the time per training step"), caption),
-            picture(measured_figure(validation, validation.typical, "Time per training step"), caption),
+            plot(steps_chart(rows, "Time per training step"), caption),
         )
     head = [
         "source",

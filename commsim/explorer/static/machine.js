@@ -14,7 +14,21 @@ function colour(share) {
 function path(line) {
   const [[x1, y1], [x2, y2]] = [line.from, line.to];
   if (!line.bend) return `M${x1} ${y1}L${x2} ${y2}`;
+  if (line.turned) return `M${x1} ${y1}Q${Math.min(x1, x2) - 2 * line.bend} ${(y1 + y2) / 2} ${x2} ${y2}`;
   return `M${x1} ${y1}Q${(x1 + x2) / 2} ${Math.min(y1, y2) - 2 * line.bend} ${x2} ${y2}`;
+}
+
+// A drawing on its side for a narrow screen: what stood in a row stands in a column, texts stay upright.
+const NARROW = matchMedia("(max-width: 560px)"), DOWN = 0.7, ACROSS = 1.3;
+
+function turned(data) {
+  const point = ([x, y]) => [ACROSS * y, DOWN * x], wide = (box) => box.w > 100;
+  return {...data, turned: true, width: ACROSS * data.height + 4, height: DOWN * data.width,
+    boxes: data.boxes.map((box) => {
+      const [x, y] = point([box.x + box.w / 2, box.y + box.h / 2]), w = wide(box) ? 64 : box.w, h = wide(box) ? DOWN * box.w : box.h;
+      return {...box, x: x - w / 2, y: y - h / 2, w, h};
+    }),
+    lines: data.lines.map((line) => ({...line, from: point(line.from), to: point(line.to), turned: true}))};
 }
 
 function lineOf(line) {
@@ -43,7 +57,7 @@ function boxOf(box) {
 
 function picture(data, label) {
   const svg = draw("svg", {class: "drawing", viewBox: `0 0 ${data.width} ${data.height}`, role: "img", "aria-label": label,
-    style: `max-width:${Math.round(1.6 * data.width)}px;min-width:${Math.round(0.6 * data.width)}px`});
+    style: `max-width:${Math.round(1.6 * data.width)}px;min-width:${Math.round((data.turned ? 0.8 : 0.6) * data.width)}px`});
   svg.append(...data.lines.map(lineOf), ...data.boxes.map(boxOf));
   return make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": label}, svg);
 }
@@ -74,6 +88,8 @@ export const machine = {
     parts.node.value = answer.node.number;
     parts.fabric.replaceChildren(...(answer.fabric ? [picture(answer.fabric, "The fabric: nodes below, switches above")] : []));
     parts.title.textContent = `Inside node ${answer.node.number}`;
-    parts.inside.replaceChildren(picture(answer.node, `Inside node ${answer.node.number}`));
+    const inside = () => parts.inside.replaceChildren(picture(NARROW.matches ? turned(answer.node) : answer.node, `Inside node ${answer.node.number}`));
+    NARROW.onchange = inside;
+    inside();
   },
 };

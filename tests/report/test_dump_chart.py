@@ -1,0 +1,48 @@
+"""Ranks over time: what waits, what is transferred, who never came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commsim.accuracy.diagnosis import diagnose
+from commsim.report import dump_chart as module
+from commsim.report.chart import Chart
+from commsim.report.dump_chart import dump_chart
+from commsim.report.dumps import dump_page
+from commsim.report.page import Plot
+
+
+def _chart(checkout: Path, name: str) -> Chart:
+    chart = dump_chart(diagnose(sorted((checkout / "tests" / "data" / "dumps" / name).glob("trace*"))))
+    assert chart is not None
+    return chart
+
+
+def test_the_last_rank_waits_least_and_all_transfer_together(checkout: Path) -> None:
+    chart = _chart(checkout, "gloo-late")
+    assert chart.rows == tuple(f"rank {rank}" for rank in range(4))
+    of = {span.row: span for span in chart.spans if span.note.startswith("all_reduce #2 ") and span.text == "transfer"}
+    assert len({(span.start, span.end) for span in of.values()}) == 1
+    waited = {span.row for span in chart.spans if span.note.startswith("all_reduce #2 ") and span.text == "waiting"}
+    assert waited == {0, 1, 2}  # rank 3 came last
+    assert all(span.start < span.end for span in chart.spans)
+
+
+def test_a_rank_that_never_came_is_marked_from_when_the_others_waited(checkout: Path) -> None:
+    found = diagnose(sorted((checkout / "tests" / "data" / "dumps" / "gloo-missing").glob("flight*")))
+    chart = dump_chart(found)
+    assert chart is not None
+    (missing,) = [span for span in chart.spans if span.text == "did not enter"]
+    assert (chart.rows[missing.row], missing.note) == ("rank 2", "all_reduce #9")
+    assert "did not enter" in dict(chart.key)
+    (part,) = dump_page(found).sections[0].parts
+    assert isinstance(part, Plot)
+
+
+def test_of_many_calls_the_costliest_are_drawn_and_it_is_said(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SPANS", 24)
+    chart = _chart(checkout, "gloo-late")
+    assert chart.note == "of 12 calls the 2 costliest"
+    assert {span.note.partition(" of ")[0] for span in chart.spans} == {"all_reduce #1", "all_reduce #2"}
