@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commsim.nccl.environment import BUFFERS, MEMORY_ENV, OF_REGISTERED, unheeded, whole
-from commsim.nccl.machine import GDR, far_nics
-from commsim.nccl.nodes import Nodes
+from commsim.nccl.machine import GDR, MEMORY, far_nics, node_rate
+from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.topology.graph import Topology
@@ -58,8 +58,13 @@ def job_notes(
             f"{GDR}={env[GDR]} keeps the NICs from the memory of the GPUs: data cross PCIe twice, "
             "through the host's memory, whose own rate is not in the times"
         )
-    elif staged and all(kind.topology.node_gdr is None for kind in nodes.kinds):
+    elif staged and any(_by_memory(kind) for kind in nodes.kinds):
         yield (
             "GPUs and NICs meet in the root of the host, where NCCL leaves GPUDirect RDMA off: data pass the host's "
             f"memory ({GDR}: SYS in library.env turns it on)"
         )
+
+
+def _by_memory(kind: Kind) -> bool:
+    """Whether the memory of the host is what limits the NICs of nodes that no fault keeps from GPUDirect RDMA."""
+    return kind.topology.node_gdr is None and node_rate(kind.machine, kind.parameters)[1] == MEMORY

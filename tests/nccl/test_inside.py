@@ -196,8 +196,8 @@ def test_without_gpudirect_a_gpu_writes_into_the_memory_of_a_host(
     model = Predictor(load_preset(preset, nodes=2), Options(VERSION, env))
     rates = {kind: one for kind, one, _ in nic_rates(model.machine, model.parameters)}
     assert rates.get(MEMORY) == (None if gbps is None else pytest.approx(gbps * 1e9))
-    far = preset in ("abci-v100", "leonardo", "dgx-spark") and not env
-    assert far == any("meet in the root of the host" in text for text in model.warnings)
+    told = any("meet in the root of the host" in text for text in model.warnings)
+    assert told == (preset == "abci-v100")  # Leonardo's NICs carry less
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_rules_are_of_what_was_measured(scenario: Path, tmp_path: Path, monkeypa
     words = ["calibrate", str(scenario), str(log(tmp_path)), "-o", str(params), "--no-plot"]
     CliRunner().invoke(app, words, catch_exceptions=False)
     monkeypatch.setattr(tune_module, "choice_margin", lambda: 1.001)
-    sizes = [1 << k for k in range(14, 24)]
+    sizes = [1 << k for k in range(14, 28)]
     one = load_scenarios(scenario, [f"params={params}"])[0]
     fit = validity_of(one)
     assert fit is not None
