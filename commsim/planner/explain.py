@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from commsim.scenario.training_result import TrainingItem
     from commsim.scenario.workload.generation import GenerationWork
     from commsim.scenario.workload.rl import RlWork
-    from commsim.training.communicators import GroupCalls
 
 Progress = Callable[[Sequence[Change], str], Iterable[Change]]
 """Wraps the changes that are about to be tried, to show how far it is."""
@@ -183,25 +182,17 @@ def _sound(base: Document, ready: Prepared, size: int, cache: Cache) -> tuple[fl
 def _step(
     scenario: Scenario, place: int, item: TrainingItem, cache: Cache, progress: Progress | None, what_if: bool
 ) -> Explanation:
-    from commsim.scenario.training_run import comm_times, run_training
+    from commsim.scenario.training_run import run_training
 
     if not what_if:
         return Explanation(place, item.name, item.step_s, (), (), step=item)
     base = _alone(scenario, place, None)
-    known: dict[tuple[object, ...], GroupCalls] = {}  # by machine and library, which most changes leave as they are
-
-    def calls(changed: Prepared, latency: float) -> GroupCalls:
-        setting = changed.scenario
-        key = changed.topology, setting.library.model_dump_json(), setting.params, latency
-        if key not in known:
-            known[key] = comm_times(setting, changed.topology, latency)
-        return known[key].fresh()
 
     def gain(change: Change) -> Gain:
         changed = _built(base, scenario, change.values, cache)
         latency = change.pace.latency if change.pace else 1.0
         spec = changed.scenario.trainings[0].training
-        comm = calls(changed, latency)
+        comm = cache.groups(changed.scenario, changed.topology, latency)
         other, _ = run_training(changed.scenario, changed.topology, spec, latency, comm)
         peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
         misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"

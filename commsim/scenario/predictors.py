@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
+    from commsim.training.communicators import GroupCalls
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Cache:
-    """Topologies and NCCL models already built in this process, for runs that differ little; the latest few of each."""
+    """Topologies, NCCL models and groups' calls already built in this process, for runs that differ little; the latest
+    few of each."""
 
-    KEPT = 16
+    KEPT, KEPT_GROUPS = 16, 4
 
     def __init__(self) -> None:
         self._topologies: dict[str, Topology] = {}
         self._models: dict[tuple[object, ...], Predictor] = {}
+        self._groups: dict[tuple[object, ...], GroupCalls] = {}
 
     def topology(self, scenario: Setting) -> Topology:
         """The topology of a scenario."""
@@ -53,10 +56,18 @@ class Cache:
             self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
         )
 
-    def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V]) -> V:
+    def groups(self, scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
+        """Fresh `comm_times`; of one topology object, if it comes from here."""
+        from commsim.scenario.training_run import comm_times
+
+        key = topology, scenario.library.model_dump_json(), scenario.params, str(scenario.base_dir), latency
+        calls = self._kept(self._groups, key, lambda: comm_times(scenario, topology, latency), self.KEPT_GROUPS)
+        return calls.fresh()
+
+    def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V], most: int = KEPT) -> V:
         value = kept.pop(key) if key in kept else build()
         kept[key] = value
-        if len(kept) > self.KEPT:
+        if len(kept) > most:
             del kept[next(iter(kept))]
         return value
 

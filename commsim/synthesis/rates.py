@@ -41,13 +41,13 @@ def in_units(rates: Sequence[Fraction]) -> tuple[Int64, Fraction]:
     >>> units.tolist(), unit
     ([3, 2], Fraction(50, 3))
     """
-    distinct = set(rates)
+    distinct = {id(rate): rate for rate in rates}  # a million have a few objects, and to hash a fraction is slow
     if not distinct:
         return np.zeros(0, np.int64), Fraction(1)
-    below = math.lcm(*(rate.denominator for rate in distinct))
-    unit = Fraction(math.gcd(*(int(rate * below) for rate in distinct)), below)
-    most = max(distinct)
+    below = math.lcm(*(rate.denominator for rate in distinct.values()))
+    unit = Fraction(math.gcd(*(int(rate * below) for rate in distinct.values())), below)
+    most = max(distinct.values())
     if most > _MOST * unit:
         unit = most / _MOST
-    whole = {rate: max(1, round(rate / unit)) for rate in distinct}
-    return np.array([whole[rate] for rate in rates], np.int64), unit
+    whole = {one: max(1, round(rate / unit)) for one, rate in distinct.items()}
+    return np.array([whole[id(rate)] for rate in rates], np.int64), unit

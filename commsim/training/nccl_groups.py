@@ -61,6 +61,7 @@ class NcclGroups:
         self._loads: dict[tuple[str, int, int], LinkLoad] = {}
         self._asked: dict[tuple[str, float, bytes], Ranks] = {}
         self._held: dict[tuple[int, tuple[tuple[str, str], ...]], CommunicatorMemory] = {}
+        self._heard: set[bytes] = set()  # the places of models whose warnings are among these
         self.warnings: list[str] = []
 
     def __call__(self, collective: str, nbytes: float, ranks: Ranks) -> float:
@@ -72,6 +73,8 @@ class NcclGroups:
         self._asked.setdefault((collective, nbytes, groups.tobytes()), groups)
         call, (alike, every) = (collective, round(nbytes)), self._sorted(groups)
         key = *call, every, len(groups)
+        for some in alike:
+            self._model(some)  # whose warnings are this caller's too
         if key not in self._seconds:
             self._seconds[key] = self._together(call, alike, [self._predicted(call, some) for some in alike])
         return self._seconds[key]
@@ -124,7 +127,7 @@ class NcclGroups:
     def fresh(self) -> NcclGroups:
         """As of `GroupCalls`."""
         made = copy(self)
-        made._asked = {}
+        made._asked, made._heard, made.warnings = {}, set(), list(self.warnings)
         return made
 
     def _memory(self, model: Predictor, calls: tuple[tuple[str, str], ...]) -> CommunicatorMemory:
@@ -175,7 +178,9 @@ class NcclGroups:
             if self._latency != 1.0:
                 made.parameters = made.parameters.scaled(self._latency)
             self._models[some.place] = made
-            self.warnings += [text for text in made.warnings if text not in self.warnings]
+        if some.place not in self._heard:
+            self._heard.add(some.place)
+            self.warnings += [text for text in self._models[some.place].warnings if text not in self.warnings]
         return self._models[some.place]
 
     def _sorted(self, groups: Ranks) -> tuple[list[_Alike], bytes]:

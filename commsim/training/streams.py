@@ -21,7 +21,7 @@ from commsim.training.step_costs import StepCosts, completes_gradients, last_of
 from commsim.training.work import ChunkWork
 
 STREAMS = ("compute", "tp", "cp", "ep", "pp", "dp")
-"""StepStreams of a stage, as the timeline numbers them."""
+"""Streams of a stage, as the timeline numbers them."""
 
 NAMES = ("F", "B", "I", "W", "tp", "cp", "ep", "send", "reduce", "gather", "optimizer")
 

@@ -44,7 +44,8 @@ class TrainingWork(WorkItem):
         """The step, simulated."""
         from commsim.scenario.training_run import run_training
 
-        return run_training(site.setting, site.topology, self.training)
+        comm = site.cache.groups(site.setting, site.topology)
+        return run_training(site.setting, site.topology, self.training, comm=comm)
 
     def traced(self, site: WorkSite) -> Traced:
         """What every stage does over the step, and what it holds in memory."""
