@@ -312,5 +312,5 @@ def test_the_inside_of_a_node_turns_and_fits_a_narrow_screen(opened: Opened) -> 
     assert wide["width"] > wide["height"]
     assert narrow["height"] > narrow["width"]
     assert narrow["x"] + narrow["width"] <= 390
-    settled(page, lambda: page.locator("rect[data-place='nic:0.3']").last.click())
+    settled(page, page.locator("rect[data-place='nic:0.3']").last.click)
     assert state_of(page)["faults"] == "nic:0.3:0.5"
