@@ -15,28 +15,28 @@ _WAITING, _TRANSFER, _MISSING = "#E69F00", "#0072B2", "#D55E00"
 _KEY = (("waiting for the last rank", _WAITING), ("transfer", _TRANSFER), ("did not enter", _MISSING))
 
 
-def dump_chart(found: JobDiagnosis) -> Chart | None:
+def dump_chart(job: JobDiagnosis) -> Chart | None:
     """A row for each rank: its calls over time, those that cost most; sums where starts are not known.
 
     None where no collective is held by two ranks, or none takes any time.
     """
-    if not found.waits:
+    if not job.waits:
         return None
-    timed = [wait for wait in found.waits if wait.start_s]
-    every = sorted({rank for wait in timed or found.waits for rank in wait.waiting_s})
+    timed = [wait for wait in job.waits if wait.start_s]
+    every = sorted({rank for wait in timed or job.waits for rank in wait.waiting_s})
     ranks = every[:_MOST_RANKS]
     notes = [f"{len(every) - len(ranks):,} more ranks are not drawn"] if len(every) > len(ranks) else []
     if timed:
         shown = sorted(timed, key=lambda w: -w.cost_s)[: max(1, MOST_SPANS // (3 * len(ranks)))]
         notes += [f"of {len(timed):,} calls the {len(shown):,} costliest"] if len(shown) < len(timed) else []
-        spans, axis = tuple(_calls(found, ranks, shown)), Axis("time since the first call", unit="s")
+        spans, axis = tuple(_calls(job, ranks, shown)), Axis("time since the first call", unit="s")
     else:
-        spans, axis = tuple(_sums(found, ranks)), Axis(f"time in {len(found.judged):,} collectives", unit="s")
+        spans, axis = tuple(_sums(job, ranks)), Axis(f"time in {len(job.judged):,} collectives", unit="s")
     if not spans:
         return None
     drawn = {span.colour for span in spans}
     return Chart(
-        _title(found),
+        _title(job),
         axis,
         rows=tuple(f"rank {rank}" for rank in ranks),
         spans=spans,
@@ -45,8 +45,8 @@ def dump_chart(found: JobDiagnosis) -> Chart | None:
     )
 
 
-def _title(found: JobDiagnosis) -> str:
-    first = next(iter(found.findings), None)
+def _title(job: JobDiagnosis) -> str:
+    first = next(iter(job.findings), None)
     if first is None:
         return "Nothing is wrong"
     who = format_ranks(first.ranks).capitalize() if first.ranks else "All ranks"
@@ -55,7 +55,7 @@ def _title(found: JobDiagnosis) -> str:
     return f"{who}: {words.get(first.kind, first.kind)}{call}".rstrip()
 
 
-def _calls(found: JobDiagnosis, ranks: Sequence[int], waits: Sequence[CallWait]) -> Iterator[Span]:
+def _calls(job: JobDiagnosis, ranks: Sequence[int], waits: Sequence[CallWait]) -> Iterator[Span]:
     row = {rank: i for i, rank in enumerate(ranks)}
     first = min(min(wait.start_s.values()) for wait in waits)
     end = 0.0
@@ -73,13 +73,13 @@ def _calls(found: JobDiagnosis, ranks: Sequence[int], waits: Sequence[CallWait])
                 yield Span(row[rank], begin, ready, "waiting", _WAITING, note)
             if done > ready:
                 yield Span(row[rank], ready, done, "transfer", _TRANSFER, note)
-    yield from _missing(found, row, first, end)
+    yield from _missing(job, row, first, end)
 
 
-def _missing(found: JobDiagnosis, row: dict[int, int], first: float, end: float) -> Iterator[Span]:
+def _missing(job: JobDiagnosis, row: dict[int, int], first: float, end: float) -> Iterator[Span]:
     """From when the last of the others came into a call, the ranks that did not, to the end."""
-    by = {(wait.match.group.name, wait.match.sequence): wait for wait in found.waits}
-    for finding in found.findings:
+    by = {(wait.match.group.name, wait.match.sequence): wait for wait in job.waits}
+    for finding in job.findings:
         wait = by.get((finding.group, finding.sequence))
         if finding.kind == "missing" and wait is not None and wait.start_s:
             begin = wait.start_s[wait.last] - first
@@ -88,8 +88,8 @@ def _missing(found: JobDiagnosis, row: dict[int, int], first: float, end: float)
                     yield Span(row[rank], begin, max(end, begin * 1.02), "did not enter", _MISSING, wait.match.name)
 
 
-def _sums(found: JobDiagnosis, ranks: Sequence[int]) -> Iterator[Span]:
-    times = {r.rank: r for r in found.ranks}
+def _sums(job: JobDiagnosis, ranks: Sequence[int]) -> Iterator[Span]:
+    times = {r.rank: r for r in job.ranks}
     for row, rank in enumerate(ranks):
         transfer = times[rank].transfer_s or 0.0
         for begin, end, text, colour in (

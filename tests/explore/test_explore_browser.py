@@ -299,3 +299,18 @@ def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_serious(opened: 
         (v["id"], [n["html"][:150] for n in v["nodes"]][:3]) for v in found if v["impact"] in ("serious", "critical")
     ]
     assert not serious
+
+
+def test_the_inside_of_a_node_turns_and_fits_a_narrow_screen(opened: Opened) -> None:
+    page = opened("#tab=topology&nodes=2")
+    wide = page.locator('svg[aria-label="Inside node 0"]').bounding_box()
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_timeout(200)
+    narrow = page.locator('svg[aria-label="Inside node 0"]').bounding_box()
+    assert wide is not None
+    assert narrow is not None
+    assert wide["width"] > wide["height"]
+    assert narrow["height"] > narrow["width"]
+    assert narrow["x"] + narrow["width"] <= 390
+    settled(page, page.locator("rect[data-place='nic:0.3']").last.click)
+    assert state_of(page)["faults"] == "nic:0.3:0.5"

@@ -31,13 +31,13 @@ def test_the_last_rank_waits_least_and_all_transfer_together(checkout: Path) -> 
 
 
 def test_a_rank_that_never_came_is_marked_from_when_the_others_waited(checkout: Path) -> None:
-    found = diagnose(sorted((checkout / "tests" / "data" / "dumps" / "gloo-missing").glob("flight*")))
-    chart = dump_chart(found)
+    job = diagnose(sorted((checkout / "tests" / "data" / "dumps" / "gloo-missing").glob("flight*")))
+    chart = dump_chart(job)
     assert chart is not None
     (missing,) = [span for span in chart.spans if span.text == "did not enter"]
     assert (chart.rows[missing.row], missing.note) == ("rank 2", "all_reduce #9")
     assert "did not enter" in dict(chart.key)
-    (part,) = dump_page(found).sections[0].parts
+    (part,) = dump_page(job).sections[0].parts
     assert isinstance(part, Plot)
 
 
