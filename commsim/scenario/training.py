@@ -99,10 +99,7 @@ class TrainingSpec(Strict):
     )
     fp8_activations: bool = Field(
         default=False,
-        description=(
-            "what matrix products and SwiGLU read is kept for the backward in 8 bit, and sent to experts so by all "
-            "kernels but NCCL's, as DeepSeek-V3 trains"
-        ),
+        description="what products and SwiGLU read is kept, and sent to experts but by nccl, in 8 bit (DeepSeek-V3)",
     )
     loss_chunks: Count = Field(
         default=1, description="pieces of a micro-batch whose loss is computed one after the other (torchtune: 8)"
