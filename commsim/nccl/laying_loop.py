@@ -148,7 +148,7 @@ def _ahead(
 def is_kept() -> bool:
     """Whether an earlier run compiled the loop, which takes seconds; to load it takes a tenth of one."""
     folder = lay.stats.cache_path
-    return folder is not None and any(Path(folder).glob("laying_loop.lay_*.nbi"))
+    return folder is not None and any(Path(folder).glob(f"laying_loop.{lay.py_func.__qualname__}-*.nbi"))
 
 
 @compiled

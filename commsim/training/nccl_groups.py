@@ -144,10 +144,12 @@ class NcclGroups:
         slowest = max(got.time_s for got in alone)
         if sum(len(some.ranks) for some in alike) == 1:
             return slowest
+        every = self._load(call, alike)
+        if every.busiest_s <= slowest:
+            return slowest
         collective, models = call[0], [self._model(some) for some in alike]
         calls = list(zip(models, alone, alike, strict=True))
         each = [load_of(model, collective, got, some.nodes[:1]) for model, got, some in calls]
-        every = self._load(call, alike)
         crowded = every.busiest_s / max(slowest, *(load.busiest_s for load in each))
         if crowded <= 1.0:
             return slowest

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,12 @@ class Notice(event.Listener):  # type: ignore[misc]  # numba has no types
         """It is compiled."""
 
 
-_DIGEST = digest(_SOURCES)
+@lru_cache
+def _digest_beside(file: str) -> str:
+    """The digest of what a function of a file can call or take constants from."""
+    return digest(_SOURCES if Path(file) in _SOURCES else [*_SOURCES, Path(file)])
+
+
 event.register("numba:compile", Notice(logging.getLogger("commsim")))  # a warning, so Python prints it on stderr
 
 
@@ -70,7 +76,7 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def _jit(function: Callable[..., Any], options: dict[str, bool]) -> Any:
-    function.__qualname__ = f"{function.__name__}_{_DIGEST}"
+    function.__qualname__ = f"{function.__name__}_{_digest_beside(function.__code__.co_filename)}"
     try:
         return numba.njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:  # numba: "no locator available", no folder can be written
