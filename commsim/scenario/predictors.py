@@ -56,12 +56,16 @@ class Cache:
             self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
         )
 
-    def groups(self, scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
-        """Fresh `comm_times`; of one topology object, if it comes from here."""
-        from commsim.scenario.training_run import comm_times
-
+    def groups(
+        self,
+        scenario: Setting,
+        topology: Topology,
+        build: Callable[[Setting, Topology, float], GroupCalls],
+        latency: float = 1.0,
+    ) -> GroupCalls:
+        """Fresh calls of the groups that ``build`` makes; of one topology object, if it comes from here."""
         key = topology, scenario.library.model_dump_json(), scenario.params, str(scenario.base_dir), latency
-        calls = self._kept(self._groups, key, lambda: comm_times(scenario, topology, latency), self.KEPT_GROUPS)
+        calls = self._kept(self._groups, key, lambda: build(scenario, topology, latency), self.KEPT_GROUPS)
         return calls.fresh()
 
     def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V], most: int = KEPT) -> V:
