@@ -56,13 +56,9 @@ class Cache:
             self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
         )
 
-    def groups(self, scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
-        """Fresh `comm_times`; of one topology object, if it comes from here."""
-        from commsim.scenario.training_run import comm_times
-
-        key = topology, scenario.library.model_dump_json(), scenario.params, str(scenario.base_dir), latency
-        calls = self._kept(self._groups, key, lambda: comm_times(scenario, topology, latency), self.KEPT_GROUPS)
-        return calls.fresh()
+    def groups(self, key: tuple[object, ...], build: Callable[[], GroupCalls]) -> GroupCalls:
+        """What is known under a key of the calls of groups, fresh."""
+        return self._kept(self._groups, key, build, self.KEPT_GROUPS).fresh()
 
     def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V], most: int = KEPT) -> V:
         value = kept.pop(key) if key in kept else build()
