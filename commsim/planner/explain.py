@@ -182,7 +182,7 @@ def _sound(base: Document, ready: Prepared, size: int, cache: Cache) -> tuple[fl
 def _step(
     scenario: Scenario, place: int, item: TrainingItem, cache: Cache, progress: Progress | None, what_if: bool
 ) -> Explanation:
-    from commsim.scenario.training_run import comm_times, run_training
+    from commsim.scenario.training_run import kept_times, run_training
 
     if not what_if:
         return Explanation(place, item.name, item.step_s, (), (), step=item)
@@ -192,7 +192,7 @@ def _step(
         changed = _built(base, scenario, change.values, cache)
         latency = change.pace.latency if change.pace else 1.0
         spec = changed.scenario.trainings[0].training
-        comm = cache.groups(changed.scenario, changed.topology, comm_times, latency)
+        comm = kept_times(cache, changed.scenario, changed.topology, latency)
         other, _ = run_training(changed.scenario, changed.topology, spec, latency, comm)
         peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
         misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"

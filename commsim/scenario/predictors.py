@@ -56,17 +56,9 @@ class Cache:
             self._models, (topology, *of.values()), lambda: Predictor(topology, options, parameters, ranks)
         )
 
-    def groups(
-        self,
-        scenario: Setting,
-        topology: Topology,
-        build: Callable[[Setting, Topology, float], GroupCalls],
-        latency: float = 1.0,
-    ) -> GroupCalls:
-        """Fresh calls of the groups that ``build`` makes; of one topology object, if it comes from here."""
-        key = topology, scenario.library.model_dump_json(), scenario.params, str(scenario.base_dir), latency
-        calls = self._kept(self._groups, key, lambda: build(scenario, topology, latency), self.KEPT_GROUPS)
-        return calls.fresh()
+    def groups(self, key: tuple[object, ...], build: Callable[[], GroupCalls]) -> GroupCalls:
+        """What is known under a key of the calls of groups, fresh."""
+        return self._kept(self._groups, key, build, self.KEPT_GROUPS).fresh()
 
     def _kept(self, kept: dict[K, V], key: K, build: Callable[[], V], most: int = KEPT) -> V:
         value = kept.pop(key) if key in kept else build()

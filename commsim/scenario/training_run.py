@@ -45,6 +45,7 @@ from commsim.units import GIB, GIGA, format_time
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from commsim.scenario.predictors import Cache
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
@@ -259,6 +260,12 @@ def training_program(scenario: Setting, topology: Topology, spec: TrainingSpec, 
 
 def _bucket(spec: TrainingSpec, step: Step) -> float:
     return float(spec.bucket_size or default_bucket_bytes(step))
+
+
+def kept_times(cache: Cache, scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
+    """Fresh `comm_times`; of one topology object, if it comes from the cache."""
+    key = topology, scenario.library.model_dump_json(), scenario.params, str(scenario.base_dir), latency
+    return cache.groups(key, lambda: comm_times(scenario, topology, latency))
 
 
 def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:

@@ -42,9 +42,9 @@ class TrainingWork(WorkItem):
 
     def run(self, site: WorkSite) -> tuple[TrainingItem, list[str]]:
         """The step, simulated."""
-        from commsim.scenario.training_run import comm_times, run_training
+        from commsim.scenario.training_run import kept_times, run_training
 
-        comm = site.cache.groups(site.setting, site.topology, comm_times)
+        comm = kept_times(site.cache, site.setting, site.topology)
         return run_training(site.setting, site.topology, self.training, comm=comm)
 
     def traced(self, site: WorkSite) -> Traced:
