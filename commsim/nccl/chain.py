@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,22 @@ class _Flow:
     transfer: float  # of all bytes there
     held: float  # of those that a connection's slots hold
     limit: str
+
+
+def shown_time(nodes: Nodes, call: Call, in_a_row: float | None, *, one_process: bool) -> tuple[float, float, str]:
+    """`chain_time` as a program sees it of so many calls in a row (None: it waits for each), the first of which fills.
+
+    Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a node
+    waits for its last rank.
+    """
+    if in_a_row is None:
+        return chain_time(nodes, call, fill=True)
+    kernel, busy, limit = chain_time(nodes, call, fill=False)
+    if in_a_row < inf:
+        count = nodes.system.nodes
+        shown = (count + 1) / (2 * count) if one_process else 0.5
+        kernel += shown * (chain_time(nodes, call, fill=True)[0] - kernel) / in_a_row
+    return kernel, busy, limit
 
 
 def chain_time(nodes: Nodes, call: Call, *, fill: bool) -> tuple[float, float, str]:

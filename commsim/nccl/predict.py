@@ -362,23 +362,6 @@ class Predictor:
         ranks, version = self.system.ranks, self.version
         return split(limit, nbytes, algorithm, protocol, ranks, version, (factor, nbytes), max_threads=threads)
 
-    def _chain_of_a_root(self, call: Call) -> _Kernel:
-        """Of calls in a row only the first waits for the chain.
-
-        Of a process per GPU half of the chain shows, the mean over ranks (nccl-tests -a 1); a process that drives a
-        node waits for its last rank.
-        """
-        from commsim.nccl.chain import chain_time
-
-        if self.options.mode == "single":
-            return _Kernel(*chain_time(self.nodes, call, fill=True))
-        kernel, busy, limit = chain_time(self.nodes, call, fill=False)
-        if self.options.iterations is not None:
-            nodes = self.system.nodes
-            shown = (nodes + 1) / (2 * nodes) if self.options.launch == "one_process" else 0.5
-            kernel += shown * (chain_time(self.nodes, call, fill=True)[0] - kernel) / self.options.iterations
-        return _Kernel(kernel, busy, limit)
-
     @cached_property
     def _tree(self) -> TreeTimer:
         from commsim.nccl.tree import TreeTimer  # brings the event engine with it
@@ -408,7 +391,11 @@ class Predictor:
                     "expected auto or closed_form"
                 )
             if closed is None:
-                return self._chain_of_a_root(call)
+                from commsim.nccl.chain import shown_time
+
+                o = self.options
+                in_a_row = None if o.mode == "single" else o.iterations or inf
+                return _Kernel(*shown_time(nodes, call, in_a_row, one_process=o.launch == "one_process"))
             timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
             tree = (nodes.tree_rate(call.split.channels),) if call.algorithm == "nvls_tree" else ()
             far = nodes.at_farthest(call.split.channels).kinds
