@@ -54,6 +54,8 @@ class Algorithm:
 
     def applicable(self, world_size: int, ranks_per_node: int | None) -> str | None:
         """The reason why it cannot be built, or None."""
+        if ranks_per_node is not None:
+            at_least_one(ranks_per_node=ranks_per_node)
         if "ranks_per_node" in self.takes and ranks_per_node is not None and world_size % ranks_per_node:
             return f"{world_size} ranks are no whole number of nodes of {ranks_per_node} ranks"
         return None

@@ -93,7 +93,7 @@ def _facts(s: Schedule, nodes: int | None) -> str:
     words += (
         [f"{_count(more, 'more endpoint')} that {'adds or copies' if more == 1 else 'add or copy'}"] if more else []
     )
-    sent = s.sent_bytes() / BYTES
+    sent = s.sent_bytes()[: s.world_size] / BYTES
     words.append(f"{_count(s.steps, 'step')}, {_count(s.rows, 'move')}")
     least, most = f"{sent.min():.3g}", f"{sent.max():.3g}"
     words.append(f"a rank sends {most if least == most else f'{least} to {most}'} times the array")

@@ -24,6 +24,7 @@ _RANK = re.compile(
 )
 _TEST = re.compile(r"Collective test starting:\s*(\w+)")
 _COMMAND = re.compile(r"(?:^|[\s/])(\w+_perf)(?:_mpi)?\s+-|(?:^|[\s/])(\w+_perf)(?:_mpi)?\s*\\?$")
+_OWN = re.compile(r"# (\w+) on (\d{1,7}) x ")  # as `commsim run --bytes` begins a table
 _REGISTER = re.compile(r"_perf(?:_mpi)?\s.*?\s-R\s*([012])\b")
 _PROCESSES = re.compile(r"(?:mpirun|mpiexec|srun)\b.*?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,7})\b")
 _THREADS = re.compile(r"nThread\s+(\d{1,5})\s+nGpus\s+(\d{1,5})\b")
@@ -86,6 +87,8 @@ class LogRun:
             self.ranks = {}
             for name, value in _NUMBERS.findall(line):
                 self.conditions[name.replace(" ", "_")] = value
+        if line.startswith("# ") and (match := _OWN.match(line)) and (own := collective_name(match[1])):
+            self.test, self.processes, self.threads = own, int(match[2]), (1, 1)
         if "_perf" in line:
             self._command(line)
         if match := _PROCESSES.search(line.partition("_perf")[0]):  # behind it, -n is the number of iterations

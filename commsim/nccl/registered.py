@@ -193,6 +193,8 @@ class Registration:
         across = "nvls_tree" if system.nodes > 1 else "nvls"
         if reason := passed_over(system, collective, across, self.version, self.operation):
             return f"NVLS does not run it, for {reason}"
+        if system.nodes > 1 and collective in RING_PASSES:
+            return "over nodes rings run it, which write straight into them"
         if system.nodes > 1:
             return "over nodes NVLSTree works on them with fewer channels, which is not timed apart"
         if not self.own_process:

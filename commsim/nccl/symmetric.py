@@ -152,7 +152,9 @@ def why_not(
         return f"only {', '.join(COLLECTIVES)} have some"
     if system.nodes > 1:
         if not any(k.over_nodes and k.collective == collective for k in kernels(version)):
-            return f"NCCL {format_version(version)} has these kernels inside one NVLink domain"
+            first = collective == "all_gather" and version >= _NVLINK_ONLY
+            also = ", and an all_gather over nodes that is not timed" if first else ""
+            return f"NCCL {format_version(version)} has these kernels inside one NVLink domain{also}"
         if domain.no_gin:
             return domain.no_gin
     if collective != "all_gather" and not _adds(operation, version):

@@ -104,7 +104,11 @@ def without_effect(question: OneLine) -> tuple[str, ...]:
     """A sentence for each option that changes nothing of what is asked."""
     kind = kind_of(question)
     idle = [name for name in question.given if name in _WITHOUT_EFFECT[kind]]
-    return tuple(f"{option(question, name)} changes nothing: {_NOUNS[kind]} has no such thing" for name in idle)
+    told = [f"{option(question, name)} changes nothing: {_NOUNS[kind]} has no such thing" for name in idle]
+    instead = next((change for change in question.overrides if change.startswith("topology.nodes=")), None)
+    if question.nodes is not None and instead:
+        told.append(f"{option(question, 'nodes')} changes nothing beside {instead}")
+    return tuple(told)
 
 
 def nccl_bytes(text: str) -> int:

@@ -57,6 +57,16 @@ def test_a_log_alone_has_a_verdict_after_what_was_assumed(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.log"]  # nothing is written unasked
 
 
+def test_columns_of_a_prediction_are_a_log(tmp_path: Path) -> None:
+    """Its heading says collective and ranks, which the columns of an all_gather do not."""
+    words = "run all_gather --on hgx-h100 -b 1M -e 64M -f 8 --bytes --no-files".split()
+    path = tmp_path / "own.txt"
+    path.write_text(CliRunner().invoke(app, words).stdout)
+    done = compare(path, "--on", "hgx-h100")
+    assert done.exit_code == 0, done.output
+    assert "1.00 times the predicted time" in done.stdout
+
+
 @pytest.mark.parametrize(("factor", "status", "state"), [(1.0, 0, "as expected"), (4.0, 1, "slower")])
 def test_ci_gets_status_json_and_junit(tmp_path: Path, factor: float, status: int, state: str) -> None:
     report = tmp_path / "report.xml"

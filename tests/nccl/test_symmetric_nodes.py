@@ -15,12 +15,14 @@ from commsim.collectives.check import check
 from commsim.collectives.registry import build
 from commsim.collectives.traffic import traffic
 from commsim.engine.evaluate import evaluate
+from commsim.nccl.environment import MODELLED_ENV
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import Kernel, kernels
 from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import cost_over_nodes, passes
 from commsim.nccl.symmetric_time import copy_calls, symmetric_time, time_over_nodes
 from commsim.nccl.version import Version, parse_version
+from commsim.scenario.nccl_env import KNOWN
 from commsim.topology.presets import load_preset
 
 CHOICES = Path(__file__).parents[1] / "data" / "nccl_symmetric" / "over_nodes.csv"
@@ -98,6 +100,10 @@ def test_without_gpus_that_send_the_tuner_chooses_and_says_why(preset: str, env:
     got, without = predictor.predict("all_gather", 64 * MIB), plain.predict("all_gather", 64 * MIB)
     assert got.time_s == without.time_s
     assert any(words in text for text in predictor.warnings)
+
+
+def test_variables_that_count_are_known_by_name() -> None:
+    assert set(MODELLED_ENV) <= set(KNOWN)
 
 
 @settings(max_examples=60, deadline=None)

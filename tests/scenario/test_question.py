@@ -138,6 +138,8 @@ def test_what_changes_nothing_is_said() -> None:
     assert line == "--tp 8 changes nothing: a collective has no such thing"
     assert len(without_effect(OneLine("llama-3-8b", ON, minbytes=8, maxbytes=2**33))) == 2
     assert without_effect(OneLine("llama-3-8b", ON, tp=8, batch=8)) == ()
+    (line,) = without_effect(OneLine("all_reduce", ON, nodes=2, overrides=("topology.nodes=4",)))
+    assert line == "-n 2 changes nothing beside topology.nodes=4"
     assert "generation has no such" in without_effect(OneLine("llama-3-8b", ON, generate="8:8", cp=2))[0]
 
 
