@@ -228,12 +228,12 @@ def test_a_sweep_says_how_many_curves_it_leaves_out() -> None:
 
 
 def test_sizes_of_python_are_numbers_or_texts_of_nccl_tests() -> None:
-    asked = cs.run("all_reduce", on="hgx-h100-ndr400", minbytes=np.float64(1024), maxbytes=np.float32(2048))
+    asked = cs.run("all_reduce", on="hgx-h100-ndr400", minbytes=np.float64(1024), maxbytes=float(2**11))
     assert list(asked.to_frame()["size_bytes"]) == [1024, 2048]
     for given, sizes in ((1024, ["1 KiB"]), ("1G", ["1 GiB"]), (None, ["1 KiB", "2 KiB"]), (np.array([8]), ["8 B"])):
         told = cs.explain(asked, sizes=given, what_if=False).answer
         assert all(any(f"all_reduce of {size} on" in line for line in told) for size in sizes)
-    costs = {cs.cost("all_reduce", size, 8, "hgx-h100-ndr400") for size in ("1G", "1 GiB", 2**30, np.float32(2**30))}
+    costs = {cs.cost("all_reduce", size, 8, "hgx-h100-ndr400") for size in ("1G", "1 GiB", 2**30, np.float64(2**30))}
     assert len(costs) == 1
 
 
