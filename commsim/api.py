@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from commsim.document.types import Document
-from commsim.errors import CommsimWarning, ScenarioError
+from commsim.document.types import Document, show
+from commsim.errors import CommsimError, CommsimWarning, ScenarioError
 from commsim.nccl.job_notes import NO_VERSION
+from commsim.report.answered import Answered
 from commsim.report.answers import Compared, Planned, Swept
 from commsim.report.explained import Explained
 from commsim.report.machines import Machines
 from commsim.report.ran import Ran
+from commsim.scenario.arguments import Size, file_path, override_texts, whole_number
+from commsim.scenario.arguments import sizes as sizes_of
 from commsim.scenario.cost_question import AnyMachine, AskedCall
 from commsim.scenario.cost_source import GroupRanks, shared_table
 from commsim.scenario.cost_source import cost_table as table_of
@@ -87,18 +90,18 @@ def run_all(scenario: str | Path | Mapping[str, Any], *overrides: str) -> Sequen
 def explain(
     scenario: Result | str | Path | Mapping[str, Any],
     *overrides: str,
-    sizes: Sequence[int | str] = (),
+    sizes: Size | Iterable[Size] | None = None,
     what_if: bool = True,
     **question: Unpack[Keywords],
 ) -> Explained:
     """What bounds a run, and what each single change would give: every one is simulated, unless `what_if` is False.
 
-    Takes a result of `run`, or what `run` takes. `sizes` of a collective: by default its smallest and its largest.
-    Raises CommsimError as `run` does.
+    Takes a result of `run`, or what `run` takes. `sizes` of a collective, one or several: by default its smallest and
+    its largest. Raises CommsimError as `run` does.
     """
     from commsim.planner.explain import explain as explained
-    from commsim.scenario.asked import nccl_bytes
 
+    wanted = sizes_of("sizes", sizes)
     if isinstance(scenario, Result):
         if overrides or question:
             raise ScenarioError("found changes beside a result, expected them beside a scenario or a question")
@@ -108,7 +111,7 @@ def explain(
         if len(asked) != 1:
             raise ScenarioError(f"found {len(asked)} scenarios in {scenario}, expected one")
         result, command = _run(asked)[0], asked[0].command
-    return Explained(result, explained(result, [nccl_bytes(str(size)) for size in sizes], what_if=what_if), command)
+    return Explained(result, explained(result, wanted, what_if=what_if), command)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def _asked(
     scenario: str | Path | Mapping[str, Any], overrides: Sequence[str], question: Mapping[str, Any], function: str
 ) -> list[_Asked]:
     """What a call asks; what changes nothing of a question is told to whoever called `function`."""
+    overrides = override_texts(overrides)
     if any(value is not None for value in question.values()):
         from commsim.scenario.asked import without_effect
         from commsim.scenario.question import assumed, checked, document_of
@@ -165,7 +169,7 @@ def explore(scenario: str | Path | Mapping[str, Any] | None = None, *overrides: 
     """
     from commsim.explorer.inline import InlineExplorer
 
-    return InlineExplorer(scenario, overrides)
+    return InlineExplorer(scenario, override_texts(overrides))
 
 
 def topologies() -> Machines:
@@ -193,18 +197,21 @@ def compare(
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.measure.parsers import read_measured
 
+    files = [file_path("measured", file) for file in measured]
+    machine = None if on is None else str(file_path("on", on))
     if isinstance(prediction, Result):
         sources = [CurveSource(Path(prediction.name), Path(), None, prediction.scenario)]
-        curves = [curve for file in measured for curve in read_measured(Path(file))]
+        curves = [curve for file in files for curve in read_measured(file)]
     else:
-        place = Path(prediction) if Path(prediction).exists() else find_scenario(str(prediction))
-        sources, curves = sort_files([place, *map(Path, measured)])
+        place = file_path("prediction", prediction)
+        place = place if place.exists() else find_scenario(str(prediction))
+        sources, curves = sort_files([place, *files])
     if sources:
         paired = pairs(sources, curves)
         against = [line for source, v in paired for line in contradicted(source, v.comparison.measured)]
         said = tuple(dict.fromkeys(against))
     else:
-        paired, said = judge_logs(curves, on, lambda question: None)
+        paired, said = judge_logs(curves, machine, lambda question: None)
     return Compared(tuple(judged(source, verdict, what_if) for source, verdict in paired), said)
 
 
@@ -276,12 +283,13 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True, **question: U
     from commsim.planner.question import read_plan
     from commsim.scenario.load import plain_yaml
 
+    words = override_texts(overrides)
     if any(value is not None for value in question.values()):
         path = Path()
-        asked, document = asked_plan(question_in_keywords(file, question, known=PlanKeywords), overrides)
+        asked, document = asked_plan(question_in_keywords(file, question, known=PlanKeywords), words)
     else:
         path = find_scenario(str(file), "cs.plan")
-        asked, document = read_plan(path, overrides)
+        asked, document = read_plan(path, words)
     spec = asked.plan
     machines = machines_of(spec, document, path.parent)
     answer = planner.PlanAnswer()
@@ -311,8 +319,9 @@ def serve(file: str | Path, *overrides: str) -> ServingPlan:
     from commsim.report.serving_plan import ServingPlan
     from commsim.scenario.load import plain_yaml
 
+    words = override_texts(overrides)
     path, answer, begun = find_scenario(str(file)), serving.ServingAnswer(), process_time()
-    question, document = read_serving(path, overrides)
+    question, document = read_serving(path, words)
     spec = question.serve
     serving.search(spec, serving.machines_of(spec, document, path.parent), answer)
     scenario = plain_yaml(serving.scenario_of(answer.ranked[0], spec, question.name))
@@ -330,18 +339,19 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1, **question: Unpac
     from commsim.planner.workers import run_local
     from commsim.report.sweep_plot import unchanged_paths
 
+    words, processes = override_texts(overrides), whole_number("workers", workers)
     if any(value is not None for value in question.values()):
         from commsim.scenario.asked import without_effect
 
-        one = question_in_keywords(file, question, overrides)
+        one = question_in_keywords(file, question, words)
         asked = asked_sweep(one)
         for text in without_effect(one):
             warnings.warn(text, CommsimWarning, stacklevel=2)
         base = f"# taken where nothing is said: {asked.assumed}\n{asked.text}" if asked.assumed else asked.text
     else:
         path = find_scenario(str(file), "cs.sweep")
-        asked, base = read_sweep(path, list(overrides)), path.read_text(encoding="utf-8")
-    answers = [answer for some in run_local(asked, list(asked.points()), workers) for answer in some]
+        asked, base = read_sweep(path, words), path.read_text(encoding="utf-8")
+    answers = [answer for some in run_local(asked, list(asked.points()), processes) for answer in some]
     answers.sort(key=lambda answer: answer.number)
     points = tuple(vars(a) for a in answers)
     return Swept(asked.name, points, base, idle_reasons(asked, unchanged_paths(points)), overrides)
@@ -355,7 +365,7 @@ def plot(
     `item` is the place of a workload item, from 0; `path` that of a sweep. A matplotlib Figure:
     ``plot(result).savefig("bandwidth.svg")``; notebooks show it. Raises CommsimError, naming the kinds that there are.
     """
-    return (Ran.of(answer) if isinstance(answer, Result) else answer).plot(kind, item, path)
+    return _answered(answer).plot(kind, whole_number("item", item, 0), path)
 
 
 def write_report(answer: Result | Compared | Explained | Planned | ServingPlan | Swept, file: str | Path) -> Path:
@@ -363,5 +373,15 @@ def write_report(answer: Result | Compared | Explained | Planned | ServingPlan |
     from commsim.files import write_atomically
     from commsim.report.page import html
 
-    page = (Ran.of(answer) if isinstance(answer, Result) else answer).page()
-    return write_atomically(Path(file), html(page))
+    place, page = file_path("file", file), _answered(answer).page()
+    return write_atomically(place, html(page))
+
+
+def _answered(answer: object) -> Answered:
+    """An answer with sentences, a page and pictures; CommsimError for anything else."""
+    if isinstance(answer, Result):
+        return Ran.of(answer)
+    if not isinstance(answer, Answered):
+        given = "what run, explain, compare, plan, serve or sweep returned"
+        raise CommsimError(f"answer: found {show(answer)}, expected {given}")
+    return answer

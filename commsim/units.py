@@ -101,6 +101,16 @@ def parse_bytes(text: object) -> int:
     return int(value)
 
 
+def nccl_bytes(text: str) -> int:
+    """Bytes of a size as nccl-tests reads it: ``8``, ``64K``, ``8G`` are powers of 1024.
+
+    ``64 MiB``, ``1.5M`` and ``1e6`` too.
+    Source: parsesize of nccl-tests src/common.cu, v2.19.6. Raises UnitError.
+    """
+    match = re.fullmatch(r"\s*([+-]?\d{1,18}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)\s*", text, re.ASCII)
+    return parse_bytes(f"{match[1]} {match[2].upper()}{'iB' if match[2] else 'B'}" if match else text)
+
+
 _MANY = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 

@@ -211,3 +211,66 @@ def test_what_is_wrong_of_a_call_is_said_at_its_keyword(
 ) -> None:
     with pytest.raises(CommsimError, match=text):
         getattr(cs, function)(subject, **given)
+
+
+def test_a_sweep_whose_points_all_fail_says_the_first_reason(tmp_path: Path) -> None:
+    asked = {"on": "hgx-h100-ndr400", "minbytes": "1M", "maxbytes": "1M"}
+    swept = cs.sweep("all_reduce", "topology.nodes=[2,4]", "library.env.NCCL_ALGO=[NVLS]", **asked)  # type: ignore[arg-type]
+    assert str(swept).startswith("2 of 2 points failed: NCCL cannot run all_reduce with algorithm nvls")
+    assert "2 of 2 points failed" in swept._repr_html_()
+    assert "2 of 2 points failed" in cs.write_report(swept, tmp_path / "failed.html").read_text()
+
+
+def test_a_sweep_says_how_many_curves_it_leaves_out() -> None:
+    swept = cs.sweep("all_reduce", "topology.nodes=[1,2]", on="hgx-h100-ndr400", minbytes="1K", maxbytes="16K")
+    assert len(swept.answer) == 4
+    assert swept.answer[-1].startswith("And 2 more such answers along topology.nodes")
+
+
+def test_sizes_of_python_are_numbers_or_texts_of_nccl_tests() -> None:
+    asked = cs.run("all_reduce", on="hgx-h100-ndr400", minbytes=np.float64(1024), maxbytes=float(2**11))
+    assert list(asked.to_frame()["size_bytes"]) == [1024, 2048]
+    for given, sizes in ((1024, ["1 KiB"]), ("1G", ["1 GiB"]), (None, ["1 KiB", "2 KiB"]), (np.array([8]), ["8 B"])):
+        told = cs.explain(asked, sizes=given, what_if=False).answer
+        assert all(any(f"all_reduce of {size} on" in line for line in told) for size in sizes)
+    costs = {cs.cost("all_reduce", size, 8, "hgx-h100-ndr400") for size in ("1G", "1 GiB", 2**30, np.float64(2**30))}
+    assert len(costs) == 1
+
+
+ONE = {"on": "hgx-h100-ndr400", "minbytes": "1K", "maxbytes": "1K"}
+TEXT = "expected a text key.path=value"
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "keywords", "text"),
+    [
+        ("run", ("all_reduce", {"library.version": "2.28.9"}), ONE, f"found a mapping with library.version, {TEXT}"),
+        ("run_all", ("allreduce-8-h100", b"a=b"), {}, f"^override: found b'a=b', {TEXT}"),
+        ("sweep", ("all_reduce", 3), ONE, f"^override: found 3, {TEXT}"),
+        ("plan", ("llama-3-8b", None), {"on": "hgx-h100-ndr400"}, f"^override: found nothing, {TEXT}"),
+        ("serve", ("llama-3-8b", 3), {}, f"^override: found 3, {TEXT}"),
+        ("explore", ("allreduce-8-h100", 3), {}, f"^override: found 3, {TEXT}"),
+        *(
+            (
+                "sweep",
+                ("all_reduce", "topology.nodes=[1,2]"),
+                {**ONE, "workers": workers},
+                f"^workers: found {shown}, ex",
+            )
+            for workers, shown in ((-1, "-1"), (0, "0"), ("a", "'a'"), (None, "nothing"), (1.5, "1.5"))
+        ),
+        ("explain", ("all_reduce",), {**ONE, "sizes": [None]}, "^sizes: found nothing, expected bytes"),
+        ("explain", ("all_reduce",), {**ONE, "sizes": 1.5}, "^sizes: found '1.5 B', which is 1.5 bytes"),
+        ("run", ("all_reduce",), {**ONE, "maxbytes": True}, "^maxbytes: found true, expected bytes"),
+        ("plot", (3,), {}, "^answer: found 3, expected what run, explain"),
+        ("write_report", (None, "x.html"), {}, "^answer: found nothing, expected what run"),
+        ("write_report", (cs.topologies(), "x.html"), {}, "^answer: found Machines, which has no page"),
+        ("compare", (3,), {}, "^prediction: found 3, expected the path of a file"),
+        ("compare", ("allreduce-8-h100", 3), {}, "^measured: found 3, expected the path of a file"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_named(
+    function: str, given: tuple[object, ...], keywords: dict[str, object], text: str
+) -> None:
+    with pytest.raises(CommsimError, match=text):
+        getattr(cs, function)(*given, **keywords)

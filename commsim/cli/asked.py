@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def asked_question(subject: str, overrides: Sequence[str], options: AskedOptions) -> OneLine:
     """What is asked; CommsimError for a question without a machine."""
     from commsim.errors import CommsimError, UnitError
-    from commsim.scenario.asked import BYTES, OPTIONS, OneLine, nccl_bytes, option
+    from commsim.scenario.asked import BYTES, OPTIONS, OneLine, option
+    from commsim.units import nccl_bytes
 
     words = asdict(options)
     for name in BYTES:

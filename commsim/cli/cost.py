@@ -11,7 +11,7 @@ import typer
 from commsim.cli.options import Json, RawBytes, complete_collectives, complete_machines
 from commsim.cli.say import aside, print_json, tracking
 from commsim.errors import CommsimError
-from commsim.units import format_size, format_time
+from commsim.units import format_size, format_time, nccl_bytes
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -25,7 +25,7 @@ def cost(
         list[str] | None,
         typer.Argument(
             metavar="[SIZE|KEY=VALUE]...",
-            help="Sizes as nccl-tests counts them, such as 64MiB or '8 B .. 8 GiB x2'; changes to the scenario of the "
+            help="Sizes as nccl-tests counts them, such as 64M, 64MiB or '8 .. 8G x2'; changes to the scenario of the "
             "call, such as library.version=2.29.2 mode=single workload.0.redop=max (workload.0 is the call).",
         ),
     ] = None,
@@ -77,7 +77,9 @@ def cost(
         if out.suffix not in (".json", ".csv"):
             raise CommsimError(f"--out: found {str(out)!r}, expected a file that ends in .json or .csv")
         check_place(out)
-    asked = [(size, str(size) if raw else _echo(text, size)) for text in sizes for size in parse_sizes(text)]
+    asked = [
+        (size, str(size) if raw else _echo(text, size)) for text in sizes for size in parse_sizes(text, nccl_bytes)
+    ]
     source = model_source(AskedCall(collective, dtype, overrides=tuple(overrides)), ranks, on)
     table = CostTable(source.facts(), source)
     with tracking(json_output) as progress:

@@ -113,7 +113,7 @@ def doctor(
     from commsim.doctor.posterior import Priors
     from commsim.doctor.reading import assumed, cluster_of, observations_of, read_findings, written
     from commsim.doctor.suspect import suspects_of
-    from commsim.units import parse_bytes
+    from commsim.units import nccl_bytes
 
     findings = read_findings(files or [])
     bed = _testbed(run_options, findings, cluster_options)
@@ -122,7 +122,7 @@ def doctor(
     if len(cluster.hosts) < 2:
         raise CommsimError(f"found one host, {cluster.hosts[0]}, expected two at least: name them with --hosts")
     machine = findings.cluster.machine
-    nbytes = None if run_options.size is None else parse_bytes(run_options.size)
+    nbytes = None if run_options.size is None else nccl_bytes(run_options.size)
     if nbytes is not None and nbytes < 1 << 20:
         raise CommsimError(f"--size: found {run_options.size}, expected 1 MiB at least: a slow part does not show")
     if nbytes is None and bed is not None:

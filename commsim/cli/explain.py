@@ -35,7 +35,8 @@ def explain(
     ],
     overrides: Annotated[list[str] | None, changes("Changes as key.path=value, such as topology.nodes=4.")] = None,
     size: Annotated[
-        list[str] | None, typer.Option(help="Message size to explain, such as '1 MiB' (default: smallest and largest).")
+        list[str] | None,
+        typer.Option(help="Message size to explain, such as 1M or 1MiB (default: smallest and largest)."),
     ] = None,
     what_if: Annotated[bool, typer.Option(help="Simulate single changes, or only say what bounds it.")] = True,
     memory: Memory = None,
@@ -46,11 +47,11 @@ def explain(
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
     del memory
     from commsim.report.explain import text, to_dict
+    from commsim.scenario.arguments import sizes as sizes_of
     from commsim.scenario.load import load_scenarios
     from commsim.scenario.run import prepare, run
-    from commsim.units import parse_bytes
 
-    sizes = [parse_bytes(one) for one in size or ()]
+    sizes = sizes_of("--size", size)
     saved: Path | None = None
     if question.given:
         from commsim.cli.asked import asked_question, asked_scenario

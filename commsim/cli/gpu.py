@@ -60,10 +60,10 @@ def gpu(
     from commsim.measure.launcher import require_torch
     from commsim.measure.rendezvous import place_from
     from commsim.measure.run import ARRIVAL_S
-    from commsim.units import parse_bytes
+    from commsim.units import nccl_bytes
 
     require_torch()
-    most = None if largest is None else parse_bytes(largest)
+    most = None if largest is None else nccl_bytes(largest)
     if most is not None and most < SMALLEST_BYTES:
         raise CommsimError(f"--largest: found {largest}, expected at least {SMALLEST_BYTES} B")
     if fresh and not minutes:

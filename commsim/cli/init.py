@@ -47,9 +47,10 @@ def init(
     Every answer may be given as an option, or piped in, a line each.
     """
     from commsim.files import write_atomically
-    from commsim.scenario.asked import OneLine, collective_named, kind_of, nccl_bytes
+    from commsim.scenario.asked import OneLine, collective_named, kind_of
     from commsim.scenario.question import mapping_of, scenario_of
     from commsim.scenario.run import prepare
+    from commsim.units import nccl_bytes
 
     refuse_existing(file, force)
     name = asked("Which collective or model", "all_reduce", _subject, given=subject, yes=yes, option="--subject")

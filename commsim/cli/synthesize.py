@@ -265,11 +265,11 @@ def _ranks(text: str) -> list[int]:
 
 def _size(text: str) -> int:
     """Bytes, above zero; also said of a bare number that is not."""
-    from commsim.units import parse_bytes
+    from commsim.units import nccl_bytes
 
     bare = text.strip().lstrip("+-").replace(".", "", 1)
     below = text.strip().startswith("-") or (bare.isascii() and bare.isdecimal() and not float(bare))
-    size = 0 if below else parse_bytes(text)
+    size = 0 if below else nccl_bytes(text)
     if size < 1:
         raise CommsimError(f"--bytes: found {text!r}, expected a size above zero, such as '64 MiB'")
     return size

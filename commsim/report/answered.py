@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from commsim.report.page import Page
     from commsim.report.saved import Saved
 
 MOST_SHOWN = 60  # rows of a table in a notebook
@@ -31,6 +32,10 @@ class Answered:
     def to_frame(self) -> pd.DataFrame:
         """All rows as a data frame, units in the column names."""
         raise NotImplementedError
+
+    def page(self) -> Page:
+        """The page of `write_report`; CommsimError where there is none."""
+        raise CommsimError(f"answer: found {type(self).__name__}, which has no page, expected the answer to a question")
 
     def saved(self) -> Saved:
         """For pictures."""

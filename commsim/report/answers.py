@@ -216,8 +216,11 @@ class Swept(Answered):
         return [point for point in self.points if point["error"]]
 
     def _lines(self) -> tuple[str, ...]:
-        """How much fabric is enough, and the first knees along every other path."""
-        points, figure = self.points, figure_of(self.points)
+        """How much fabric is enough, and the first knees along every other path; nothing where all points failed."""
+        points = self.points
+        if len(self._failed) == len(points):
+            return ()
+        figure = figure_of(points)
         enough = enough_lines(points, figure)
         lines = enough[:MOST_ENOUGH]
         if len(enough) > MOST_ENOUGH:
@@ -226,8 +229,11 @@ class Swept(Answered):
             )
         idle = unchanged_paths(points)
         for path in numeric_paths(points):
-            if curves(points, path, figure) and path not in idle and not (enough and path in FABRIC):
+            many = len(curves(points, path, figure))
+            if many and path not in idle and not (enough and path in FABRIC):
                 lines += knee_lines(points, path, figure)[:MOST_LINES]
+                if many > MOST_LINES:
+                    lines.append(f"And {many - MOST_LINES:,} more such answers along {path}: to_frame() has all rows.")
         lines += unchanged_lines(points, self.idle)
         return tuple(lines) or (f"{len(points):,} points, {sum(len(p['rows']) for p in points):,} rows.",)
 
@@ -250,10 +256,12 @@ class Swept(Answered):
 
     def page(self) -> Page:
         """The page that `commsim sweep --html` writes: every path with its knees, then the rows."""
-        points, figure, failed = self.points, figure_of(self.points), self._failed
+        points, failed = self.points, self._failed
+        answered = len(failed) < len(points)
+        figure = figure_of(points) if answered else ""
         sections = []
         for path in numeric_paths(points):
-            if curves(points, path, figure):
+            if answered and curves(points, path, figure):
                 caption = f"{head_of(figure)} along {path}."
                 drawing = plot(sweep_chart(points, path, figure, self.name), caption[:1].upper() + caption[1:])
                 sections.append(Section(f"Along {path}", (drawing, *map(Text, knee_lines(points, path, figure)))))
@@ -264,7 +272,9 @@ class Swept(Answered):
         return Page(
             title=self.name,
             question=f"What does each choice bring, and from where on is {100 * SHARE:.0f} % of the best reached?",
-            answer=self._lines(),
+            answer=self._lines() if answered else self.answer,
             sections=(*sections, Section("Rows", (shown,)), Section("The sweep", tuple(self._asked()))),
-            warnings=tuple(f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:1]),
+            warnings=tuple(
+                f"{len(failed):,} points failed, the first: {failed[0]['error']}" for _ in failed[:answered]
+            ),
         )

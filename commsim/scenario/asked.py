@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from commsim.collectives.semantics import NCCL_TESTS
-from commsim.units import GIGA, parse_bytes
+from commsim.units import GIGA
 
 Kind = Literal["collective", "training", "generation"]
 
@@ -109,16 +109,6 @@ def without_effect(question: OneLine) -> tuple[str, ...]:
     if question.nodes is not None and instead:
         told.append(f"{option(question, 'nodes')} changes nothing beside {instead}")
     return tuple(told)
-
-
-def nccl_bytes(text: str) -> int:
-    """Bytes of a size as nccl-tests reads it: ``8``, ``64K``, ``8G`` are powers of 1024.
-
-    ``64 MiB``, ``1.5M`` and ``1e6`` too.
-    Source: parsesize of nccl-tests src/common.cu, v2.19.6. Raises UnitError.
-    """
-    match = re.fullmatch(r"\s*([+-]?\d{1,18}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMgGtT]?)\s*", text, re.ASCII)
-    return parse_bytes(f"{match[1]} {match[2].upper()}{'iB' if match[2] else 'B'}" if match else text)
 
 
 _SUFFIX = {0: "", 10: "K", 20: "M", 30: "G", 40: "T"}

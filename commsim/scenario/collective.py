@@ -6,6 +6,7 @@ Sizes: ``8 B .. 8 GiB x2``, ``1 MiB .. 8 MiB +1 MiB``, one size, or a list.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer
@@ -24,23 +25,23 @@ _RANGE = re.compile(r"(?P<first>.*?)\s*\.\.\s*(?P<last>.*?)(?:\s*(?P<step>[x*+]\
 _FORM = "expected a size such as '64 MiB', or a range such as '8 B .. 8 GiB x2' or '1 MiB .. 8 MiB +1 MiB'"
 
 
-def parse_sizes(text: object) -> tuple[int, ...]:
+def parse_sizes(text: object, parse: Callable[[str], int] = parse_bytes) -> tuple[int, ...]:
     """Bytes of a size or a range, ascending, at most 1000 of them.
 
     A range multiplies (``x2``, the default) or adds (``+1 MiB``) from its first size up to its last at
-    most, as nccl-tests does with ``-b -e -f -i``. Raises UnitError.
+    most, as nccl-tests does with ``-b -e -f -i``. `parse` reads one size. Raises UnitError.
     """
     if not isinstance(text, str) or ".." not in text:
-        return (parse_bytes(text),)
+        return (parse(text) if isinstance(text, str) else parse_bytes(text),)
     match = _RANGE.fullmatch(text.strip()) if len(text) <= 128 else None
     if match is None or not match["first"] or not match["last"] or ".." in match["last"]:
         raise UnitError(f"found {text[:60]!r}, {_FORM}")
-    first, last = parse_bytes(match["first"]), parse_bytes(match["last"])
+    first, last = parse(match["first"]), parse(match["last"])
     if first > last:
         raise UnitError(f"found the range {text!r}, expected its first size not above its last")
     step = (match["step"] or "x2").strip()
     if step[0] == "+":
-        return _sum_range(text, first, last, parse_bytes(step[1:].strip()))
+        return _sum_range(text, first, last, parse(step[1:].strip()))
     return _product_range(text, first, last, step[1:].strip())
 
 

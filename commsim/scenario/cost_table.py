@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from io import StringIO
 from itertools import pairwise
 from math import ceil, isfinite
+from numbers import Real
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 from commsim.document.types import show
 from commsim.errors import CommsimError, CommsimWarning, LogFormatError, UnitError
 from commsim.files import check_writable, safe_cell, write_atomically
-from commsim.units import format_size, microseconds, parse_bytes
+from commsim.units import format_size, microseconds, nccl_bytes
 
 LAST_KNOT = 1 << 34
 """Bytes of the last knot, 16 GiB: twice what nccl-tests are usually run up to."""
@@ -313,12 +314,12 @@ def _bend(at: Callable[[int], float], first: int, last: int, step: int) -> int |
 def _bytes_of(nbytes: object) -> float:
     """Bytes of what is no plain count: text with a unit, a float, another library's integer."""
     if isinstance(nbytes, str):
-        return parse_bytes(nbytes)
+        return nccl_bytes(nbytes)
     size: float | None
     try:
         size = nbytes if isinstance(nbytes, float) else index(nbytes)  # type: ignore[arg-type]  # refused below
     except TypeError:
-        size = None
+        size = float(nbytes) if isinstance(nbytes, Real) else None  # a float of numpy that is none of Python
     if size is None or isinstance(nbytes, bool) or not isfinite(size) or size < 0:
         raise UnitError(f"found {show(nbytes)}, expected a number of bytes, 0 or more, or a text such as '64 MiB'")
     return size

@@ -8,7 +8,8 @@ from typing import Any, TypedDict, get_type_hints
 
 from commsim.document.types import show, suggest
 from commsim.errors import ScenarioError, UnitError
-from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named, nccl_bytes
+from commsim.scenario.arguments import Size, size, whole_number
+from commsim.scenario.asked import BYTES, OPTIONS, OneLine, collective_named
 from commsim.scenario.load import is_model
 from commsim.units import parse_count
 
@@ -28,10 +29,10 @@ class PlanKeywords(TypedDict, total=False):
 class Keywords(PlanKeywords, total=False):
     """A machine, and what is asked of it; sizes are bytes, or texts such as ``"8G"`` or ``"64 MiB"``."""
 
-    minbytes: int | str
-    maxbytes: int | str
+    minbytes: Size
+    maxbytes: Size
     stepfactor: int
-    stepbytes: int | str
+    stepbytes: Size
     tp: int
     pp: int
     cp: int
@@ -76,10 +77,7 @@ def _value(name: str, value: object) -> Any:
             return str(value)
         raise ScenarioError(f"on: found {show(value)}, expected a preset or a file of a topology")
     if name in BYTES:
-        try:
-            return nccl_bytes(str(value) if _whole(value) else value if isinstance(value, str) else repr(value))
-        except UnitError as error:
-            raise UnitError(f"{name}: {error}") from None
+        return size(name, value)
     if name == "tokens":
         try:
             return parse_count(str(value))
@@ -90,16 +88,9 @@ def _value(name: str, value: object) -> Any:
         return value
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    least = 0 if name == "zero" else 1
-    if kind is int and _whole(value) and int(value) >= least:  # type: ignore[call-overload]
-        return int(value)  # type: ignore[call-overload]
-    wanted = {str: "a text", float: "a number"}.get(kind, f"a whole number from {least} up")
-    raise ScenarioError(f"{name}: found {show(value)}, expected {wanted}")
-
-
-def _whole(value: object) -> bool:
-    """Whether it is an integer, of numpy too."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    if kind is int:
+        return whole_number(name, value, least=0 if name == "zero" else 1)
+    raise ScenarioError(f"{name}: found {show(value)}, expected {'a text' if kind is str else 'a number'}")
 
 
 def _said(words: Mapping[str, Any]) -> str:

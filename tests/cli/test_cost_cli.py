@@ -83,7 +83,7 @@ def test_tables_are_written_in_either_form(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["all_reduce", "--on", "hgx-h100"], "found no sizes and no --out"),
-        (["all_reduce", "8", "--on", "hgx-h100"], "found the bare number '8'"),
+        (["all_reduce", "8Q", "--on", "hgx-h100"], "found the unit 'Q'"),
         (["allreduce", "8B", "--on", "hgx-h100"], "did you mean 'all_reduce'"),
         (["all_reduce", "8B", "--on", "hgx-h101"], "did you mean 'hgx-h100'"),
         (["all_reduce", "8B", "--on", "hgx-h100", "-n", "x"], "ranks: found 'x'"),

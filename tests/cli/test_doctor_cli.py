@@ -102,7 +102,7 @@ def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> N
         (("--hosts", "a,b", "--run", "x {hosts}", "--testbed", "y"), "found it beside --run"),
         (("--hosts", "a,b", "--testbed", "gloo-testbed-star"), "a testbed has hosts of its own"),
         (("--hosts", "a,b", "--launcher", "x"), "expected mpirun or slurm"),
-        (("--hosts", "a,b", "--size", "3"), "a size with its unit"),
+        (("--hosts", "a,b", "--size", "3"), "expected 1 MiB at least"),
         (("/dev/zero",), "found no file"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_scenario_names_machine_and_collective(tmp_path: Path) -> None:
         (["--ranks", "0-9"], "within 0..3"),
         (["--ranks", "a"], "expected ranks such as"),
         (["--for", "speed"], "expected latency, bandwidth or both"),
-        (["--bytes", "1"], "unit"),
+        (["--bytes", "1Q"], "unit"),
         (["--bytes", "0"], "above zero"),
         (["--bytes", "0 B"], "above zero"),
         (["--bytes", "-5"], "above zero"),

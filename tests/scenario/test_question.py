@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from commsim.errors import CommsimError, ScenarioError
-from commsim.scenario.asked import collective_named, kind_of, nccl_bytes, nccl_size, without_effect
+from commsim.scenario.asked import collective_named, kind_of, nccl_size, without_effect
 from commsim.scenario.question import OneLine, assumed, document_of, mapping_of, scenario_of
 from commsim.scenario.question_command import command_of, question_of
+from commsim.units import nccl_bytes
 
 ON = "hgx-h100-ndr400"
 

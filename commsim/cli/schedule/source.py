@@ -52,9 +52,9 @@ def schedule_of(source: str, options: ScheduleOptions, more_bytes: int = 0, *, p
 
     ``more_bytes``: what the command takes for each row of it; ``proof``: whether it is to be proven.
     """
-    from commsim.units import parse_bytes
+    from commsim.units import nccl_bytes
 
-    size = None if options.nbytes is None else parse_bytes(options.nbytes)
+    size = None if options.nbytes is None else nccl_bytes(options.nbytes)
     if not is_file(source):
         return _build(source, options, size, more_bytes, proof)
     given = [name for name, value in vars(options).items() if value is not None and name not in ("nbytes", "memory")]
