@@ -42,12 +42,10 @@ def nvls_time(
     per_round = min(nbytes, channels * heads(system) * chunk)
     # What a round costs beside its bytes comes once for so much of a chunk (see above); while the pipeline fills, once.
     counted = min(chunk, NVLS_CHUNK)
+    copies = 2 * (parameters.first_pass + parameters.pause.Simple) if call.registered else 0.0
     if system.nodes == 1:
         transfer, rounds = nbytes / rate, loops(system, call.algorithm, call.split.channel_bytes, counted)
-        latency = p.latency
-        if call.registered:
-            latency = max(0.0, latency - 2 * (parameters.first_pass + parameters.pause.Simple))
-        return latency + per_round / rate + rounds * p.round + transfer, transfer, limit
+        return max(0.0, p.latency - copies) + per_round / rate + rounds * p.round + transfer, transfer, limit
     across, kind, traffic = tree
     inside = per_round / rate + p.tree_round * chunk / counted
     between = per_round / across
@@ -69,4 +67,4 @@ def nvls_time(
         + hops * (parameters.network.tree_hop.Simple + per_round / (across * traffic))
     )
     follow = (nbytes / per_round - 1) * max(inside, between, turn)
-    return p.tree_latency + first + follow, nbytes / per_round * carried, limit
+    return max(0.0, p.tree_latency - copies) + first + follow, nbytes / per_round * carried, limit

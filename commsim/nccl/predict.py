@@ -270,7 +270,7 @@ class Predictor:
         parts = self._split(limit, nbytes, collective, algorithm, protocol)
         buffer, exact = self._buffer_bytes(), self.options.exact
         by_nvls = self.registration if self.registration is not None and self.registration.by_nvls else None
-        own = by_nvls is not None and self.system.nodes == 1
+        own = by_nvls is not None
         call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(

@@ -195,8 +195,6 @@ class Registration:
             return f"NVLS does not run it, for {reason}"
         if system.nodes > 1 and collective in RING_PASSES:
             return "over nodes rings run it, which write straight into them"
-        if system.nodes > 1:
-            return "over nodes NVLSTree works on them with fewer channels, which is not timed apart"
         if not self.own_process:
             return "NVLS takes them where each GPU has a process of its own"
         if self._scales:
