@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from commsim.errors import MemoryLimitError
-from commsim.units import GIB, format_bytes
+from commsim.units import GIB, format_memory
 
 _CGROUP = Path("/sys/fs/cgroup")
 _GROUP_FILES = (
@@ -95,7 +95,7 @@ def require_memory(
         return
     fit = int(count * limit / needed_bytes)
     text = (
-        f"{subject} of {count:,} {what} needs about {format_bytes(needed_bytes)}, the limit is {format_bytes(limit)} "
+        f"{subject} of {count:,} {what} needs about {format_memory(needed_bytes)}, the limit is {format_memory(limit)} "
         f"(half of the free memory unless set); {fit:,} {what.rsplit(maxsplit=1)[-1]} would fit: {advice}"
     )
     if needed_bytes <= (machine_bytes() or 0):  # no use in allowing what is not there

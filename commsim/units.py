@@ -156,6 +156,11 @@ def format_bytes(nbytes: float) -> str:
     return _exactly(nbytes) or _scaled(nbytes, _POWERS_OF_TWO)
 
 
+def format_memory(nbytes: float) -> str:
+    """Memory, which is counted in powers of two: ``11.44 GiB``."""
+    return _scaled(nbytes, _POWERS_OF_TWO)
+
+
 def format_size(nbytes: int) -> str:
     """A size exactly: in powers of two, else in powers of ten from 1 MB where three digits do, else in bytes.
 

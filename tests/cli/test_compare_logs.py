@@ -59,7 +59,7 @@ def test_a_log_alone_has_a_verdict_after_what_was_assumed(tmp_path: Path) -> Non
 
 def test_columns_of_a_prediction_are_a_log(tmp_path: Path) -> None:
     """Its heading says collective and ranks, which the columns of an all_gather do not."""
-    words = "run all_gather --on hgx-h100 -b 1M -e 64M -f 8 --bytes --no-files".split()
+    words = ["run", "all_gather", "--on", "hgx-h100", "-b", "1M", "-e", "64M", "-f", "8", "--bytes", "--no-files"]
     path = tmp_path / "own.txt"
     path.write_text(CliRunner().invoke(app, words).stdout)
     done = compare(path, "--on", "hgx-h100")
