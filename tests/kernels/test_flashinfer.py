@@ -100,7 +100,7 @@ def test_where_it_has_no_kernel_its_callers_run_nccl(of: KernelCall, why: str) -
 def test_two_shots_end_where_memory_and_counts_do() -> None:
     """Twice the tokens, rounded up to one more a rank, in 2**32 - 1 bytes; 2**31 - 1 elements over IPC memory."""
     assert choose(call(2 * GIB - 8 * 4096 * 2)).kernel == "multicast.two_shot"
-    assert choose(call(2 * GIB - 8 * 4096 * 2 + 16)).why == "above the 2097088 KiB that its buffers may hold"
+    assert choose(call(2 * GIB - 8 * 4096 * 2 + 16)).why == "above the 2147418112 B that its buffers may hold"
     assert choose(call(4 * GIB - 16, release="0.5.0")).kernel == "lamport.two_shot"
     assert "can count" in choose(call(4 * GIB, release="0.5.0")).why
     assert choose(call(4 * GIB, release="0.5.0", dtype="float32")).kernel == "lamport.two_shot"
