@@ -42,7 +42,8 @@ def test_a_crashed_process_is_replaced() -> None:
     async def work(pool: AnswerPool) -> None:
         assert _error(await pool.ask("a", _question())) is None
         first = pool.processes
-        asked = asyncio.ensure_future(pool.ask("a", _question("plan", nodes="1", model="llama3-8b")))
+        os.kill(first[0], signal.SIGSTOP)  # so that the answer is not there before the end
+        asked = asyncio.ensure_future(pool.ask("a", _question(sizes="3 KiB")))
         await asyncio.sleep(0.2)
         os.kill(first[0], signal.SIGKILL)
         with pytest.raises(LostError, match="another has taken its place"):
