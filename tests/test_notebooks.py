@@ -22,12 +22,12 @@ TWO = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_says_what_it_said(path: Path) -> None:
-    def texts(notebook: nbformat.NotebookNode) -> list[str]:
+    def text(notebook: nbformat.NotebookNode) -> str:
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-        return [o.text for o in outputs if o.output_type == "stream" and o.name == "stdout"]  # no notes of a first run
+        return "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")  # however cut
 
     again = notebooks.executed(path)
-    assert texts(again) == texts(nbformat.read(path, as_version=4)), "run `make notebooks`"
+    assert text(again) == text(nbformat.read(path, as_version=4)), "run `make notebooks`"
     assert any("text/html" in output.get("data", ()) for cell in again.cells for output in cell.get("outputs", ()))
 
 
