@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commsim.nccl.environment import PATHS, whole
-from commsim.nccl.machine import far_nics
+from commsim.nccl.machine import VERBS, far_nics
 from commsim.nccl.operation import FP8, Operation
 from commsim.nccl.paths import peer_level
 from commsim.nccl.system import System
@@ -43,9 +43,6 @@ _AVERAGES: Version = (2, 30, 0)
 _TMA_SINCE: Version = (2, 30, 0)
 _GIN_SINCE: Version = (2, 29, 7)
 """From here on with the kernels over nodes that are timed; 2.29.2 and 2.29.3 have another all_gather."""
-
-GIN_NETWORKS = ("infiniband", "roce")
-"""Networks whose cards GPUs may ring themselves (src/transport/net_ib/gin.cc); others need a plugin that does it."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +128,10 @@ def domain_of(topology: Topology, version: Version, env: Mapping[str, str]) -> D
 
 def _no_gin(topology: Topology, env: Mapping[str, str]) -> str:
     """Why GPUs do not send over the network themselves (ginState, globalGinSupport of src/init.cc); blank: they do."""
-    for name in ("NCCL_GIN_ENABLE", "NCCL_SYM_GIN_KERNELS_ENABLE"):
-        if whole(env, name) == 0:
-            return f"{name}=0 turns off kernels that send over the network"
-    if topology.network not in GIN_NETWORKS:
-        return f"NCCL's own GPUs send over InfiniBand and RoCE, not over {topology.network}"
+    if whole(env, "NCCL_GIN_ENABLE") == 0:
+        return "NCCL_GIN_ENABLE=0 keeps GPUs from sending over the network themselves"
+    if topology.network not in VERBS:  # src/transport/net_ib/gin.cc; a plugin may do it, too
+        return f"GPUs send by themselves over InfiniBand and RoCE, not over {topology.network}"
     lacks = topology.node_gdr is not None and not topology.node_gdr.all()
     return "GPUs send over the network by GPUDirect RDMA alone" if lacks or far_nics(topology, env) else ""
 
@@ -157,6 +153,8 @@ def why_not(
             return f"NCCL {format_version(version)} has these kernels inside one NVLink domain{also}"
         if domain.no_gin:
             return domain.no_gin
+        if whole(env, "NCCL_SYM_GIN_KERNELS_ENABLE") == 0:
+            return "NCCL_SYM_GIN_KERNELS_ENABLE=0 turns off kernels that send over the network"
     if collective != "all_gather" and not _adds(operation, version):
         return f"these kernels do no {operation}: sums of float32, float16, bfloat16 and float8 alone"
     if not open_kernels(system, version, env, collective, 1, operation):

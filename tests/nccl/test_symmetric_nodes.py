@@ -153,6 +153,8 @@ def test_transfers_are_those_of_the_engine(kernel: Kernel) -> None:
     [
         (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "all_gather", True),
         (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "all_to_all", True),
+        (NEW, {"NCCL_CTA_POLICY": "ZERO", "NCCL_SYM_GIN_KERNELS_ENABLE": "0"}, "all_gather", True),
+        (NEW, {"NCCL_CTA_POLICY": "ZERO", "NCCL_GIN_ENABLE": "0"}, "all_gather", False),
         (NEW, {"NCCL_CTA_POLICY": "ZERO"}, "gather", False),
         (NEW, {"NCCL_CTA_POLICY": "ZERO", "NCCL_NUM_RMA_CTX": "0"}, "all_to_all", False),
         (NEW, {}, "all_to_all", False),
