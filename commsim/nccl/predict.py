@@ -247,6 +247,11 @@ class Predictor:
         """Of a call by another kernel than those of rings and trees, or by copy engines."""
         from commsim.nccl.symmetric_time import instead_time
 
+        if self.options.engine not in ("auto", "closed_form"):
+            raise ScenarioError(
+                f"engine {self.options.engine} cannot time {collective} by {own.name}, which registered windows run; "
+                "expected auto or closed_form"
+            )
         if own.choice is None:
             self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
         far = self.nodes.at_farthest(1).kinds if self.system.nodes > 1 else self.nodes.kinds[:1]

@@ -15,6 +15,7 @@ from commsim.collectives.check import check
 from commsim.collectives.registry import build
 from commsim.collectives.traffic import traffic
 from commsim.engine.evaluate import evaluate
+from commsim.errors import ScenarioError
 from commsim.nccl.environment import MODELLED_ENV
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import Kernel, kernels
@@ -100,6 +101,12 @@ def test_without_gpus_that_send_the_tuner_chooses_and_says_why(preset: str, env:
     got, without = predictor.predict("all_gather", 64 * MIB), plain.predict("all_gather", 64 * MIB)
     assert got.time_s == without.time_s
     assert any(words in text for text in predictor.warnings)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_engine_that_cannot_time_them_is_refused(nodes: int) -> None:
+    with pytest.raises(ScenarioError, match=r"engine event cannot time all_gather by .*expected auto or closed_form"):
+        of(options=replace(WINDOW, engine="event"), nodes=nodes).predict("all_gather", MIB)
 
 
 def test_variables_that_count_are_known_by_name() -> None:
