@@ -41,7 +41,7 @@ class TrainingRow:
     step: Step | None = None
     measured_s: float | None = None
     reason: str = ""
-    pipeline_chunk: int = 0  # NCCL_P2P_NET_CHUNKSIZE where there is a pipeline; 0: NCCL's own
+    send_chunk: int = 0  # NCCL_P2P_NET_CHUNKSIZE; 0: NCCL's own
 
 
 def read_rows(path: Path) -> list[TrainingRow]:
@@ -65,8 +65,8 @@ class RowReader:
         try:
             self.cells = filled(self.cells)
             step = self.step()
-            chunk = self.count("pipeline_chunk") or 0
-            return TrainingRow(self.cells["id"], step, self.seconds(step), pipeline_chunk=chunk * (step.pp > 1))
+            chunk = self.count("send_chunk") or (self.count("pipeline_chunk") or 0) * (step.pp > 1)
+            return TrainingRow(self.cells["id"], step, self.seconds(step), send_chunk=chunk)
         except ScenarioError as exc:
             return TrainingRow(self.cells["id"], reason=str(exc))
 
@@ -167,6 +167,7 @@ class RowReader:
             expert_dispatch=self._dispatch(gpu),
             context_parallel=self.text("context_parallel").lower(),
             recompute_modules=tuple(self._words("recompute_modules", MODULES)),
+            early_stop=self.yes("early_stop"),
         )
         return self._recomputing(step)
 

@@ -18,6 +18,7 @@ from commsim.topology.presets import load_topology
 from commsim.training.accelerator import accelerator
 from commsim.training.model import model
 from commsim.training.precision import Precision, precision, with_gradients
+from commsim.training.spec import STOPS_EARLY
 from commsim.units import GIGA
 
 
@@ -86,7 +87,7 @@ def space_of(spec: PlanSpec, cluster: Cluster, topology: Topology) -> Space:
         share or GIGA,
         formats,
         axes,
-        {name: getattr(spec, name) for name in SOFTWARE},
+        {name: getattr(spec, name) for name in SOFTWARE} | {"early_stop": spec.memory in STOPS_EARLY},
         sharded_pipelines=offer is not None and offer.sharded_pipelines,
     )
 

@@ -27,7 +27,7 @@ from commsim.training.model import Model, model
 from commsim.training.parameters import read_values, shipped_values
 from commsim.training.pipeline_schedules import SCHEDULES, V_SHAPED, misfit
 from commsim.training.precision import Precision, precision, with_gradients
-from commsim.training.spec import Step
+from commsim.training.spec import STOPS_EARLY, Step
 from commsim.training.stages import chunk_weights, chunks_of
 from commsim.training.traffic import refuse_sharded_gradients
 from commsim.units import GIGA, format_bytes
@@ -327,9 +327,9 @@ def precision_of(spec: TrainingSpec) -> Precision:
 
 
 _ALIKE = (
-    "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute",
-    "optimizer", "stack", "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather",
-    "overlap_tp", "overlap_ep", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
+    "micro_batch_size", "global_batch_size", "sequence_parallel", "zero_stage", "recompute", "optimizer", "stack",
+    "flash_attention", "attention_kernel", "cuda_graphs", "overlap_dp", "overlap_param_gather", "overlap_tp",
+    "overlap_ep", "overlap_pp", "imbalance", "expert_dispatch", "context_parallel", "recompute_modules",
     "fp8_activations", "loss_chunks", "fused_loss", "optimizer_in_backward", "packed",
 )  # fmt: skip
 """Fields that an item and its `Step` have in common."""
@@ -358,6 +358,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         frozen_weights=spec.frozen_weights or spec.finetune is not None,
         gpus_per_node=topology.ranks_per_node,
         nic_bytes_per_s=_nic_share(topology) or GIGA,
+        early_stop=spec.framework in STOPS_EARLY,
         **{name: getattr(spec, name) for name in _ALIKE},
     )
 

@@ -100,6 +100,7 @@ class Passes:
     attention: Number  # the part of forward that Korthikanti's selective recomputation repeats
     gemm: Number  # matrix products of forward
     memory: Number  # element-wise part of forward
+    last: Number = 0.0  # the part of forward after which nothing is kept: a dense layer's last product
 
 
 def gemm_passes(g: Gemm, step: Steps, values: Values) -> tuple[Number, Number, Number]:
@@ -169,7 +170,9 @@ def layer_passes(layer: Layer, step: Steps, values: Values) -> Passes:
     forward = _either(gemm + core + memory, host)
     device = inputs + weight + core_back + BACKWARD_BYTES * memory
     backward = _either(device, HOST_BACKWARD * host)
-    return Passes(forward, backward, backward * weight / device, core, gemm, memory)
+    last = sum(gemm_passes(g, step, values)[0] for g in layer.gemms if g.name == "mlp_down")
+    last = forward * last / (gemm + core + memory)
+    return Passes(forward, backward, backward * weight / device, core, gemm, memory, last)
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,9 @@ products but for every second one (torchtitan's selective AC), ``full`` the whol
 MODULES = ("core_attn", "mla_up_proj", "moe_act", "layernorm", "mlp", "moe", "shared_experts")
 """What ``selective`` may recompute, by the names of Megatron-LM's ``--recompute-modules`` (`transformer_config.py`)."""
 
+STOPS_EARLY = ("fsdp2", "ddp")
+"""Frameworks (`commsim.training.memory.Framework`) that make layers again by torch's checkpoint: `Step.ends_early`."""
+
 STACKS = ("tuned", "compiled", "eager")
 """Classes of software: vendor-tuned (fused kernels, Transformer Engine), graph compilers, plain kernel by kernel."""
 
@@ -93,6 +96,7 @@ class Step:
     optimizer_in_backward: bool = False  # a weight is updated, and its gradient freed, as soon as it is made
     expert_dispatch: str = "nccl"  # what sends tokens to their experts: `DISPATCHERS`
     context_parallel: str = "ring"  # how cp exchanges keys and values: `CONTEXT`
+    early_stop: bool = False  # a layer's second forward ends with the last tensor that it keeps (`ends_early`)
     packed: tuple[int, ...] = ()  # lengths of documents that fill sequences, a sample of them; none: a sequence is one
 
     def __post_init__(self) -> None:
@@ -121,6 +125,16 @@ class Step:
     def rank_tokens(self) -> int:
         """Tokens of one micro-batch on a rank before tp (sequence parallelism) cuts them."""
         return self.micro_batch_size * self.seq_len // self.cp
+
+    @property
+    def ends_early(self) -> Number:
+        """Whether full recomputation leaves out what a layer does after its last tensor is kept: a dense layer's last
+        product, and the sum or the exchange of its results.
+
+        So does torch's checkpoint without reentry since 2.1 (`set_checkpoint_early_stop`), and XLA and torch.compile
+        drop what nothing reads. An adapter's product comes last and keeps its input (LoRA).
+        """
+        return (self.recompute == "full") & self.early_stop & np.logical_not(self.frozen_weights)
 
     @property
     def attended_len(self) -> Number:

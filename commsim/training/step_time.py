@@ -153,13 +153,15 @@ def _slowest(step: Steps, dense: Number, moe: Number, head: Number) -> Share:
 
 
 def recompute_seconds(p: Passes, step: Steps) -> Number:
-    """Seconds of a layer's second forward: all of it, of its modules (of attention's core where it is not fused), or
-    what layer-wise AC drops; modules of some layers only count for all of them by their share."""
+    """Seconds of a layer's second forward: all of it, or up to its last product where it `ends_early`; its modules (of
+    attention's core where it is not fused), or what layer-wise AC drops; modules of some layers only count for all of
+    them by their share."""
     products, kernels = module_shares(step)
     core = where(step.flash_attention, 0.0, p.attention) * holds(step.recompute_modules, "core_attn")
     modules = core + products * p.gemm + kernels * p.memory
     layerwise = where(step.recompute == "layerwise", LAYERWISE_PRODUCTS * p.gemm + LAYERWISE_MEMORY * p.memory, 0.0)
-    return where(step.recompute == "full", p.forward, where(step.recompute == "selective", modules, layerwise))
+    whole = p.forward - where(step.ends_early, p.last, 0.0)
+    return where(step.recompute == "full", whole, where(step.recompute == "selective", modules, layerwise))
 
 
 # -- inside a pass, seconds of a stage's layers on one micro-batch ---------------------------------
@@ -172,9 +174,9 @@ def _hidden_bytes(step: Steps) -> Number:
 
 def _tensor_parallel(step: Steps, v: Values) -> Number:
     """Two all_reduces forward and two backward (Shoeybi et al. 2019); sequence parallelism gathers the inputs of both
-    pairs of products once more (Korthikanti et al. 2022), full recomputation repeats the forward's."""
+    pairs of products once more (Korthikanti et al. 2022), full recomputation repeats the forward's, or the first."""
     all_reduce = 2.0 * ring_seconds(_hidden_bytes(step), step.tp, 1.0, step, v)
-    again = where(step.sequence_parallel, 1.0, 0.0) + where(step.recompute == "full", 2.0, 0.0)
+    again = where(step.sequence_parallel, 1.0, 0.0) + where(step.recompute == "full", 2.0 - step.ends_early, 0.0)
     return all_reduce * (4.0 + again)
 
 
@@ -184,7 +186,7 @@ def _expert_parallel(step: Steps, v: Values, compute: Number) -> Number:
     DualPipe, and Megatron-Core with `overlap_moe_expert_parallel_comm`, run them beside another micro-batch's pass.
     """
     nbytes = _hidden_bytes(step) / step.tp * step.expert_tp * step.model.routing.top_k * step.imbalance
-    rounds = where(step.recompute == "full", 3.0, 2.0)  # the forward's again
+    rounds = where(step.recompute == "full", 3.0 - 0.5 * step.ends_early, 2.0)  # the forward's again, or its dispatch
     exchanged = rounds * sum(expert_exchange_seconds(step, v))
     summed = 2.0 * rounds * ring_seconds(nbytes, step.expert_tp, 1.0, step, v)
     least = where(step.hides_experts, 0.0, v["exposed_ep"])

@@ -136,19 +136,21 @@ def _in_passes(axis: str, ranks: int, *rows: tuple[str, float, float, float]) ->
 
 
 def tensor_parallel(
-    passes: float, activation_bytes: float, tp: int, *, sequence_parallel: bool, recompute: bool
+    passes: float, activation_bytes: float, tp: int, *, sequence_parallel: bool, recompute: bool, early: bool = False
 ) -> tuple[AxisCalls, ...]:
     """TP traffic of transformer layers (Shoeybi et al. 2019; sequence parallel: Korthikanti et al. 2022).
 
     ``activation_bytes``: of one micro-batch's hidden states before tp cuts them. Two all_reduce forward and two
     backward per layer; with sequence parallelism an all_gather and a reduce_scatter in place of each, and backward
-    the two inputs gathered once more for the weights' gradients. ``recompute``: the forward's again.
+    the two inputs gathered once more for the weights' gradients. ``recompute``: the forward's again; ``early``: but
+    for its last sum (`Step.ends_early`).
     """
     n, again = 2.0 * passes, 2 if recompute else 1
+    sums = n * again - passes * early
     if not sequence_parallel:
-        return _in_passes("tp", tp, ("all_reduce", activation_bytes, n, n * again))
+        return _in_passes("tp", tp, ("all_reduce", activation_bytes, n, sums))
     gathers = ("all_gather", activation_bytes, n, n * (again + 1))
-    return _in_passes("tp", tp, gathers, ("reduce_scatter", activation_bytes, n, n * again))
+    return _in_passes("tp", tp, gathers, ("reduce_scatter", activation_bytes, n, sums))
 
 
 def adapter_parallel(
@@ -200,13 +202,15 @@ def context_parallel(
 
 
 def expert_parallel(
-    passes: float, routed_bytes: float, ep: int, etp: int, *, recompute: bool = False
+    passes: float, routed_bytes: float, ep: int, etp: int, *, recompute: bool = False, early: bool = False
 ) -> tuple[AxisCalls, ...]:
     """Dispatch and combine: the copies of a rank's tokens go to their experts and come back, forward and backward.
 
-    ``routed_bytes``: of these copies. With etp > 1 the ranks of an expert gather its tokens and sum.
+    ``routed_bytes``: of these copies. With etp > 1 the ranks of an expert gather its tokens and sum. ``recompute``: the
+    forward's again; ``early``: but for the way back (`Step.ends_early`).
     """
     n, back = float(passes), float(passes * (2 if recompute else 1))
     gathered = routed_bytes * etp
-    exchanged = _in_passes("ep", ep, ("all_to_all", routed_bytes, 2 * n, 2 * back))
-    return exchanged + _in_passes("etp", etp, ("all_gather", gathered, n, back), ("reduce_scatter", gathered, n, back))
+    home = back - n * early
+    exchanged = _in_passes("ep", ep, ("all_to_all", routed_bytes, 2 * n, back + home))
+    return exchanged + _in_passes("etp", etp, ("all_gather", gathered, n, back), ("reduce_scatter", gathered, n, home))

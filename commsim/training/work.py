@@ -133,7 +133,10 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     model, width, again = step.model, step.precision.activation_bytes, step.recompute == "full"
     tokens, tp = step.rank_tokens, step.tp
     hidden = tokens * model.hidden * width
-    calls = traffic.tensor_parallel(chunk.layers, hidden, tp, sequence_parallel=step.sequence_parallel, recompute=again)
+    early = bool(step.ends_early)
+    calls = traffic.tensor_parallel(
+        chunk.layers, hidden, tp, sequence_parallel=step.sequence_parallel, recompute=again, early=early
+    )
     calls += traffic.vocabulary_parallel(hidden, tokens, tp, embeds=chunk.embeds, outputs=chunk.outputs)
     calls += traffic.adapter_parallel(chunk.layers, tokens * width, plan.adapters, tp, recompute=again)
     q_bytes, kv_bytes = (tokens * elements / tp * width for elements in (model.q_width, 2 * model.kv_width))
@@ -145,7 +148,7 @@ def chunk_calls(step: Step, chunk: Chunk, plan: StepPlan) -> tuple[traffic.AxisC
     mine = tokens / step.expert_tp if whole else tokens / tp
     # The rank with most tokens sets the time; those beyond the capacity factor are dropped.
     routed = mine * model.routing.top_k * model.hidden * width * plan.load_of(step)
-    return calls + traffic.expert_parallel(moe, routed, step.ep, step.expert_tp, recompute=again)
+    return calls + traffic.expert_parallel(moe, routed, step.ep, step.expert_tp, recompute=again, early=early)
 
 
 def chunk_work(

@@ -326,12 +326,15 @@ def test_facts_change_the_step() -> None:
         ({"pp": "1"}, 0),
         ({"pp": "4", "framework": "megatron-lm"}, 0),
         ({"pp": "4", "framework": "megatron-lm", "pipeline_chunk": "524288"}, 524288),
+        ({"pp": "1", "framework": "megatron-lm", "send_chunk": "524288"}, 524288),
+        ({"pp": "1", "framework": "nemo", "release": "24.03"}, 2 << 20),  # NeMo 1's scripts set it for all
+        ({"pp": "1", "framework": "nemo", "release": "25.02"}, 0),
     ],
 )
 def test_recipes_of_nvidia_size_the_chunks_of_pipelines(facts: dict[str, str], chunk: int) -> None:
     row = row_of(BRIDGE | facts)
     assert row.step is not None
-    assert row.pipeline_chunk == chunk
+    assert row.send_chunk == chunk
     machine = machine_of(row.step, row.pipeline_chunk)
     assert machine is not None
     assert machine.chunk == chunk

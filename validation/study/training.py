@@ -92,7 +92,7 @@ def _simulated(table: MeasuredRows, fit: Fit, closed: Float64, workers: int, pro
     """Seconds of every row simulated, each with the values that its source did not move."""
     of_source = {name: fit.without([name]) for name in sorted(set(table.source))}
     steps = [row.step for row in table.rows if row.step is not None]
-    chunks = [row.pipeline_chunk for row in table.rows]
+    chunks = [row.send_chunk for row in table.rows]
     seconds = simulated(steps, [of_source[row.source] for row in table.rows], workers, progress, chunks)
     return np.where(np.isnan(seconds), closed, seconds)
 
