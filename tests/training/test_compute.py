@@ -16,7 +16,14 @@ from steps import step
 from commsim.errors import ScenarioError
 from commsim.training.accelerator import accelerator
 from commsim.training.columns import Columns
-from commsim.training.compute import SCORES_BACKWARD, Passes, attention_passes, layer_passes, step_compute
+from commsim.training.compute import (
+    SCORES_BACKWARD,
+    Passes,
+    attention_passes,
+    gemm_passes,
+    layer_passes,
+    step_compute,
+)
 from commsim.training.model import model
 from commsim.training.operators import Gemm, Layer, attended_span, attention_gemms, dense_layer, logits, moe_layer
 from commsim.training.parameters import parameters, read_values, shipped_values, values_text
@@ -448,6 +455,19 @@ def test_a_second_forward_by_hand() -> None:
     again = {r: recompute_seconds(passes, _step(recompute=r)) for r in ("none", "selective", "layerwise", "full")}
     assert again == pytest.approx({"none": 0.0, "selective": 0.0, "layerwise": 0.35 * 8 + 0.5 * 2, "full": 16.0})
     assert recompute_seconds(passes, _step(recompute="selective", flash_attention=False)) == 4.0
+    shorter = replace(passes, last=3.0)
+    for changes, seconds in (({}, 13.0), ({"frozen_weights": True}, 16.0), ({"recompute": "none"}, 0.0)):
+        assert recompute_seconds(shorter, _step(**({"recompute": "full", "early_stop": True} | changes))) == seconds
+
+
+def test_the_last_product_of_a_dense_layer_is_its_part_of_the_forward() -> None:
+    v = dict(shipped_values()) | {"host": 0.0}
+    one = _step()
+    layer = dense_layer(one)
+    (down,) = (gemm_passes(g, one, v)[0] for g in layer.gemms if g.name == "mlp_down")
+    passes = layer_passes(layer, one, v)
+    assert passes.last == pytest.approx(down)
+    assert 0.1 < passes.last / passes.forward < 0.3
 
 
 @pytest.mark.parametrize(("zero", "window"), [(0, 0.8), (3, 0.9)])

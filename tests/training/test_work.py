@@ -37,6 +37,14 @@ def test_ranks_of_an_expert_gather_its_tokens_and_sum() -> None:
         ]
 
 
+def test_what_ends_early_does_not_repeat_the_last_exchange() -> None:
+    """Of two sums forward and backward the first is repeated; of dispatch and combine the first."""
+    for early, sums, exchanges in ((False, 8.0, 8.0), (True, 6.0, 6.0)):
+        tp = traffic.tensor_parallel(2, 100.0, 4, sequence_parallel=False, recompute=True, early=early)
+        ep = traffic.expert_parallel(2, 100.0, 4, 1, recompute=True, early=early)
+        assert [c.count for c in (*tp, *ep) if c.phase == "backward"] == [sums, exchanges]
+
+
 @pytest.mark.parametrize("hidden", [False, True])
 def test_zero_3_gathers_twice_and_scatters_once(hidden: bool) -> None:
     """At 1 B/s a gather takes the bytes of the weights; the backward gathers them again and scatters the gradients."""

@@ -130,8 +130,8 @@ def has_room(row: ServingRow) -> bool:
 
 
 def first_seconds(rows: Sequence[ServingRow], queued_s: Sequence[float], framework: str) -> float:
-    """Seconds before the queue by which half of a framework's runs are predicted too early and half too late; NaN of
-    no rows. Runs listed several times count once."""
+    """Seconds before the queue with which the times to a framework's first token have the least mean error, in
+    logarithms; NaN of no rows. Runs listed several times count once."""
     pairs = {
         (r.replica, r.loop, r.first_s): (q, r.first_s)
         for q, r in zip(queued_s, rows, strict=True)
@@ -141,5 +141,5 @@ def first_seconds(rows: Sequence[ServingRow], queued_s: Sequence[float], framewo
         return float("nan")
     queued, measured = np.array(list(pairs.values())).T
     steps = np.arange(0.0, 0.5, 0.0025)
-    off = [abs(float(np.median(np.log((queued + step) / measured)))) for step in steps]
+    off = [float(np.abs(np.log((queued + step) / measured)).mean()) for step in steps]
     return float(steps[int(np.argmin(off))])
