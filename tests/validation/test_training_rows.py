@@ -335,7 +335,7 @@ def test_recipes_of_nvidia_size_the_chunks_of_pipelines(facts: dict[str, str], c
     row = row_of(BRIDGE | facts)
     assert row.step is not None
     assert row.send_chunk == chunk
-    machine = machine_of(row.step, row.pipeline_chunk)
+    machine = machine_of(row.step, row.send_chunk)
     assert machine is not None
     assert machine.chunk == chunk
 
