@@ -37,12 +37,14 @@ def model_flops(step: Step, causal: bool = False) -> float:
 
 
 def hardware_flops(step: Step, causal: bool = False) -> float:
-    """`model_flops` and what is computed again: the layers with full recomputation, their modules with selective."""
+    """`model_flops` and what is computed again: the layers with full recomputation, up to their last
+    product where they end early, their modules with selective."""
     again = 0.0
     attention = step.model.attending_layers * attention_flops(step.model, step.attended_len, causal)
     layers = forward_flops(step.model, step.attended_len, causal) - 2.0 * step.model.vocab * step.model.hidden
     if step.recompute == "full":
-        again = layers
+        dense = step.model.layers - step.model.moe_layers
+        again = layers - float(step.ends_early) * 2.0 * dense * step.model.hidden * step.model.ffn_hidden
     elif step.recompute == "selective":
         again = module_shares(step)[0] * (layers - attention)
         if "core_attn" in step.recompute_modules and not step.flash_attention:

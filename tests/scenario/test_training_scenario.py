@@ -76,6 +76,16 @@ def test_recomputation_shows_in_hfu(tmp_path: Path) -> None:
     assert item.hfu / item.mfu == pytest.approx(4 / 3, rel=0.05)
 
 
+def test_a_second_forward_ends_early_with_torchs_checkpoint(tmp_path: Path) -> None:
+    """Without the last of three matrices of an MLP: 8B has 4096 x 14336 of them beside 41.9 M weights of attention."""
+    full = "workload.0.training.recompute=full"
+    (whole,) = run(_load(tmp_path, _TEXT, full)).trainings
+    (early,) = run(_load(tmp_path, _TEXT, full, "workload.0.training.framework=fsdp2")).trainings
+    assert early.step_s < whole.step_s
+    last = 4096 * 14336 / (3 * 4096 * 14336 + 41.9e6)
+    assert (early.hfu / early.mfu - 1) / (whole.hfu / whole.mfu - 1) == pytest.approx(1 - last, rel=0.05)
+
+
 def test_what_is_printed_and_written(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(_TEXT)
     out, trace = tmp_path / "out", tmp_path / "trace.json"
