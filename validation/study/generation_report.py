@@ -99,7 +99,7 @@ _RECIPES = (
     "SGLang looks for new ones every 30 decode steps (`--scheduler-recv-interval`, 10 below 16 clients), "
     "TensorRT-LLM holds prompts back for up to 60 steps until all groups of attention have some. Of other rows "
     "nothing is known: they are taken to be measured so, with lengths from 0.9 on. Without the interval (SGLang's"
-    " own default is 1) its times to the first token would be 46 % off instead of 27; with one length for all, "
+    " own default is 1) its times to the first token would be 46 % off instead of 26; with one length for all, "
     "those of TensorRT-LLM 37 instead of 24. `commsim run` does what the file says: `range_ratio`, "
     "`scheduler.intake_steps`.",
 )
