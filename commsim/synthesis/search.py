@@ -27,6 +27,7 @@ from commsim.synthesis.limit import CollectiveLimit, limit_of
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Demand, Packing
 from commsim.synthesis.pieces import pieces_of_blocks
+from commsim.synthesis.symmetry import symmetry_of
 from commsim.synthesis.timing import seconds_of
 from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
@@ -342,7 +343,8 @@ def _packing_of(q: Aim, level: float) -> Packing:
     else:
         share = one if q.collective in ROOTED else even
         demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
-    return Packing(q.network, demand, level)
+    symmetry = None if q.blocks else symmetry_of(q.network, q.root if q.collective in ROOTED else None)
+    return Packing(q.network, demand, level, symmetry)
 
 
 def _with_own(forest: Forest, q: Aim) -> Forest:
