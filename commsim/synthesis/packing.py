@@ -218,16 +218,12 @@ class Packing:
         level = count + (n if self.demand.free else 0)
         width = level + 1 + E * len(bends)
         e = np.arange(E)
-        row, at, value, right = (
-            [edges, e],
-            [column, np.full(E, level)],
-            [np.ones(column.size), -self.rate],
-            [np.zeros(E)],
-        )
+        row, at, value = [edges, e], [column, np.full(E, level)], [np.ones(column.size), -self.rate]
+        right: list[Float64] = [np.zeros(E)]
         for k, bend in enumerate(bends, 1):
             row, at = [*row, edges + k * E, e + k * E], [*at, column, level + 1 + (k - 1) * E + e]
             value = [*value, np.ones(column.size), -self.rate]
-            right.append(bend * float(most or 0.0) * self.rate)
+            right.append(np.multiply(self.rate, bend * float(most or 0.0)))
         ends = (np.concatenate(row), np.concatenate(at))
         upper = coo_array((np.concatenate(value), ends), shape=(E * (1 + len(bends)), width)).tocsr()
         equal, need = self._blocks(level, width)
@@ -244,7 +240,7 @@ class Packing:
         left = {"time_limit": max(until - time.monotonic(), _LEAST_S)} if np.isfinite(until) and self.y.size else {}
         answer = linprog(objective, upper, limits, equal, need, bounds, method="highs", options=left)
         if answer.status == _TIME_UP and left:  # the shares before hold still
-            self.y = np.append(self.y, np.zeros(count - self.y.size))
+            self.y = np.concatenate([self.y, np.zeros(count - self.y.size)])
             return np.zeros(self.network.edges)
         if answer.status != 0:
             raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")

@@ -60,7 +60,7 @@ class Symmetry:
     def shared(self, need: Float64) -> Float64:
         """What the first rank of each class carries for all of it, (n,); the others nothing."""
         first = self._end[:, : self.network.n].min(axis=0)
-        return np.bincount(first, need, self.network.n)
+        return np.asarray(np.bincount(first, need, self.network.n), np.float64)
 
     def images(self, forest: Forest) -> Forest:
         """The forest with every tree moved by all moves, each with its part of the share; equal ones put together."""

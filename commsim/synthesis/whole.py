@@ -37,9 +37,7 @@ def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) 
     choices = {key: _promising(own, far, share) for key, own in groups.items()}
     need = {key: _share(p, key) / count for key in choices}
     load = np.zeros(p.rate.size)
-    used = {
-        k: np.unique(p.edge_class[p.trees[k].edges], return_counts=True) for own in choices.values() for k in own
-    }
+    used = {k: np.unique(p.edge_class[p.trees[k].edges], return_counts=True) for own in choices.values() for k in own}
     chosen: dict[tuple[Hashable, int], int] = {}
 
     def gain(k: int, part: float) -> float:
