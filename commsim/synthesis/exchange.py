@@ -58,7 +58,7 @@ class PathPacking(Packing):
         if load is not None:
             for (a, b), tree in zip(self.pairs, trees, strict=True):
                 np.add.at(load, tree.edges, float(self.share[a, b]))
-        self.bound = max(self.bound, total / float(price @ self.rate))
+        self._bound_by(total, price)
         return sum(self.add(tree) for tree in trees) > 0
 
     def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:

@@ -45,7 +45,7 @@ def flatten(
         _grow(p, hop_s, np.zeros(p.network.edges), weight)
     value = np.inf
     for _ in range(_ROUNDS):
-        far += [tree.farthest_s(hop_s) for tree in p.trees[len(far) :]]
+        far += [tree.farthest_s(hop_s) + float(hop_s[tree.edges].sum()) / p.network.n for tree in p.trees[len(far) :]]
         cost = weight * np.array(far)
         price = p.program(cost, **at, until=until)
         if time.monotonic() > until:
@@ -54,7 +54,7 @@ def flatten(
         if (most is None and now > value * (1 - 1e-3)) or not _grow(p, hop_s, price, weight):
             break
         value = now
-    return forest_of(p)
+    return p.moved(forest_of(p))
 
 
 def _grow(p: Packing, hop_s: Float64, price: Float64, weight: float) -> bool:

@@ -8,21 +8,26 @@ distance to the optimum is known throughout. The optimum is the cut bound where 
 (Edmonds 1973; ForestColl, arXiv 2402.06787).
 
 The first prices are those of multiplicative weights (Garg & Koenemann 1998), which find most trees quickly.
+
+Where moves map the network and the demand onto themselves, some optimum is the same under all of them. So a tree
+then stands for all its images, edges that are moved onto each other are one row of the program, and of ranks that are
+only the first has trees: the program is as small as what is not alike, and its optimum that of the whole.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from commsim.errors import InfeasibleError
 from commsim.synthesis.arborescence import PricedWays
-from commsim.synthesis.forest import Tree, tree_of
+from commsim.synthesis.forest import Forest, Tree, tree_of
 from commsim.synthesis.network import FlowNetwork
+from commsim.synthesis.symmetry import Symmetry
 from commsim.topology.kinds import Float64, Int64
 
 GAP = 1e-3
@@ -91,13 +96,20 @@ class Side:
 class Packing:
     """The linear program as it stands: its columns ``trees``, their shares ``y``, its level L and its bound.
 
-    Rates are shares of the fastest edge's, so that levels are near 1. ``least``: the limit where it is known, which is
-    needed where switches copy, as then a cheapest tree is not found for certain.
+    ``edge_class`` (E,) numbers the rows of edges; without `symmetry` each edge is one. ``rate`` (classes,) are shares
+    of the fastest edge's, summed over the class, so that levels are near 1. ``least``: the limit where it is known,
+    which is needed where switches copy, as then a cheapest tree is not found for certain.
     """
 
-    def __init__(self, network: FlowNetwork, demand: Demand, least: float = 0.0) -> None:
-        self.network, self.demand = network, demand
-        self.rate = network.capacity / float(network.capacity.max())
+    def __init__(
+        self, network: FlowNetwork, demand: Demand, least: float = 0.0, symmetry: Symmetry | None = None
+    ) -> None:
+        self.network, self.symmetry = network, symmetry
+        self.edge_class = np.arange(network.edges) if symmetry is None else symmetry.edge_class
+        self.rate = np.bincount(self.edge_class, network.capacity / float(network.capacity.max()))
+        if symmetry is not None:
+            demand = replace(demand, out=symmetry.shared(demand.out), into=symmetry.shared(demand.into))
+        self.demand = demand
         both = ((False, demand.out), (True, demand.into))
         self.sides = [Side(network, into, need) for into, need in both if need.any()]
         self.sure = not any(side.ways.acting.size for side in self.sides)
@@ -113,8 +125,9 @@ class Packing:
 
     @property
     def roots(self) -> int:
-        """Trees that any prices give."""
-        return sum(len(side.roots) for side in self.sides)
+        """Trees that any prices give, images counted."""
+        images = 1 if self.symmetry is None else self.symmetry.moves
+        return images * sum(len(side.roots) for side in self.sides)
 
     def add(self, tree: Tree) -> bool:
         """Whether the tree is new."""
@@ -126,7 +139,10 @@ class Packing:
         return True
 
     def price(self, price: Float64, load: Float64 | None = None) -> bool:
-        """Cheapest trees under some prices become columns, and the bound rises; whether a tree is new."""
+        """Cheapest trees under some prices (E,) become columns, and the bound rises; whether a tree is new.
+
+        ``load`` (classes,): what the trees lay on edges is added to it.
+        """
         new, total = False, 0.0
         costs = np.zeros((2, self.network.n))
         for side in self.sides:
@@ -136,24 +152,30 @@ class Packing:
                 costs[int(side.into), root] = cost
                 new |= self.add(tree)
                 if load is not None:
-                    np.add.at(load, tree.edges, float(side.need[root]))
+                    np.add.at(load, self.edge_class[tree.edges], float(side.need[root]))
                 total += float(side.need[root]) * cost
         if self.demand.free:
-            total = float(costs.sum(axis=0).min())
+            total = float(costs[:, self.sides[0].roots].sum(axis=0).min())
         if self.sure:
-            self.bound = max(self.bound, total / float(price @ self.rate))
+            self._bound_by(total, price)
         return new
+
+    def _bound_by(self, total: float, price: Float64) -> None:
+        """The bound that prices (E,), alike for what is moved onto each other, give by all that trees cost."""
+        of_class = np.zeros(self.rate.size)
+        of_class[self.edge_class] = price
+        self.bound = max(self.bound, total / float(of_class @ self.rate))
 
     def weigh(self, until: float = np.inf) -> None:
         """Multiplicative weights: every round prices edges by what the rounds before have laid on them.
 
         ``until``: on the clock of `time.monotonic`, when no more rounds begin.
         """
-        load = np.zeros(self.network.edges)
+        load = np.zeros(self.rate.size)
         price = 1.0 / self.rate
         rounds = max(_ROUNDS, _TREES // self.roots)
         for k in range(rounds):
-            self.price(price, load)
+            self.price(price[self.edge_class], load)
             if time.monotonic() > until:
                 return
             used = load / self.rate
@@ -188,24 +210,20 @@ class Packing:
         from scipy.optimize import linprog
         from scipy.sparse import coo_array
 
-        n, E, count = self.network.n, self.network.edges, len(self.trees)
-        edges = np.concatenate([tree.edges for tree in self.trees])
+        n, E, count = self.network.n, self.rate.size, len(self.trees)
+        edges = self.edge_class[np.concatenate([tree.edges for tree in self.trees])]
         column = np.repeat(np.arange(count), [tree.edges.size for tree in self.trees])
         bends = _BENDS if even and most is not None else ()
         # The column of L stands after those of trees, and of shares of roots where they are free.
         level = count + (n if self.demand.free else 0)
         width = level + 1 + E * len(bends)
         e = np.arange(E)
-        row, at, value, right = (
-            [edges, e],
-            [column, np.full(E, level)],
-            [np.ones(column.size), -self.rate],
-            [np.zeros(E)],
-        )
+        row, at, value = [edges, e], [column, np.full(E, level)], [np.ones(column.size), -self.rate]
+        right: list[Float64] = [np.zeros(E)]
         for k, bend in enumerate(bends, 1):
             row, at = [*row, edges + k * E, e + k * E], [*at, column, level + 1 + (k - 1) * E + e]
             value = [*value, np.ones(column.size), -self.rate]
-            right.append(bend * float(most or 0.0) * self.rate)
+            right.append(np.multiply(self.rate, bend * float(most or 0.0)))
         ends = (np.concatenate(row), np.concatenate(at))
         upper = coo_array((np.concatenate(value), ends), shape=(E * (1 + len(bends)), width)).tocsr()
         equal, need = self._blocks(level, width)
@@ -222,12 +240,17 @@ class Packing:
         left = {"time_limit": max(until - time.monotonic(), _LEAST_S)} if np.isfinite(until) and self.y.size else {}
         answer = linprog(objective, upper, limits, equal, need, bounds, method="highs", options=left)
         if answer.status == _TIME_UP and left:  # the shares before hold still
-            self.y = np.append(self.y, np.zeros(count - self.y.size))
-            return np.zeros(E)
+            self.y = np.concatenate([self.y, np.zeros(count - self.y.size)])
+            return np.zeros(self.network.edges)
         if answer.status != 0:
             raise InfeasibleError(f"{self.network.name}: no packing of trees was found: {answer.message}")
         self.y, self.level = answer.x[:count], float(answer.x[level])
-        return np.asarray(np.maximum(-answer.ineqlin.marginals, 0.0).reshape(-1, E).sum(axis=0), np.float64)
+        of_class = np.maximum(-answer.ineqlin.marginals, 0.0).reshape(-1, E).sum(axis=0)
+        return np.asarray(of_class[self.edge_class], np.float64)
+
+    def moved(self, forest: Forest) -> Forest:
+        """The forest of the whole network, of one of the trees that stand for others."""
+        return forest if self.symmetry is None else self.symmetry.images(forest)
 
     def _blocks(self, level: int, width: int) -> tuple[Any, Float64]:
         """What the trees of each root must carry together: rows of the program, and their right sides."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from commsim.errors import ScheduleError
 from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten
 from commsim.synthesis.forest import Forest, Tree
+from commsim.synthesis.justify import justified
 from commsim.synthesis.known import MOST_BYTES, MOST_RANKS, known_schedules
 from commsim.synthesis.laying import SYNTHESIZED, Laid, lay
 from commsim.synthesis.laying_pairs import lay_pairs
@@ -27,6 +28,7 @@ from commsim.synthesis.limit import CollectiveLimit, limit_of
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Demand, Packing
 from commsim.synthesis.pieces import pieces_of_blocks
+from commsim.synthesis.symmetry import symmetry_of
 from commsim.synthesis.timing import seconds_of
 from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
@@ -37,13 +39,15 @@ COLLECTIVES = NCCL_TESTS
 WHOLE_ARRAY = WHOLE - PAIRWISE
 """Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
-MOST_ROWS = 1_500_000
-"""Rows of a schedule at most: three seconds of simulation, and 250 MB as a table."""
+MOST_ROWS = 6_000_000
+"""Rows of a schedule at most: half a minute of simulation, and 1 GB as a table."""
 _MOST_PIECES = 1 << 14
 _ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
 """Share that a schedule of more pieces must gain."""
+_JUSTIFIED = 3
+"""Times that the rows of the best are put in another order."""
 _KNOWN_S = 2.0
 """Seconds that known algorithms are tried for where trees took all the time."""
 _SLACK = (1e-3, 1e-2)
@@ -201,6 +205,7 @@ class TreeSearch:
                 self._tracked(partial(self._cut, forest), track)
                 if self._stop:
                     break
+            self._tracked(self._justify, track)
             self._tracked(self._known, track)
         except KeyboardInterrupt:
             if self.best is None:
@@ -214,6 +219,18 @@ class TreeSearch:
         work()
         if track is not None and self.best is not None and self.best is not before:
             track(self.best)
+
+    def _justify(self) -> None:
+        """Puts the rows of the best in a better order, as long as that gains."""
+        for _ in range(_JUSTIFIED):
+            best = self.best
+            if best is None or self.good or self.even or self.over:
+                return
+            laid = justified(best.laid, self.question.network)
+            seconds = seconds_of(laid, self.question.network)
+            if seconds >= best.seconds * (1 - _GAIN):
+                return
+            self.best = replace(best, laid=laid, seconds=seconds)
 
     def _known(self) -> None:
         """Tries known algorithms where the array is small and the trees are not near the limit, for some seconds."""
@@ -274,7 +291,14 @@ class TreeSearch:
         if self.over:  # large networks: the pieces that are most likely right, and no others
             self._tried(forest, counts[-1])
             return
-        tried = {count: self._tried(forest, count) for count in counts if not self.good}
+        tried: dict[int, float] = {}
+        for count in counts:
+            begun = time.monotonic()
+            tried[count] = self._tried(forest, count)
+            now = time.monotonic()
+            # The next has four times as many rows; what would not be over in time is not begun.
+            if self.good or now + 4 * (now - begun) > self.started + self.budget_s:
+                break
         if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
@@ -342,7 +366,8 @@ def _packing_of(q: Aim, level: float) -> Packing:
     else:
         share = one if q.collective in ROOTED else even
         demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
-    return Packing(q.network, demand, level)
+    symmetry = None if q.blocks else symmetry_of(q.network, q.root if q.collective in ROOTED else None)
+    return Packing(q.network, demand, level, symmetry)
 
 
 def _with_own(forest: Forest, q: Aim) -> Forest:

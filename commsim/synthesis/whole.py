@@ -28,7 +28,7 @@ _TRIED = 24
 def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) -> Forest:
     """The forest in which each block goes in ``count`` pieces over a tree each; not for an undivided array."""
     p = packing
-    busy_s = p.byte_s * nbytes / p.rate  # seconds of each edge for a share of 1
+    busy_s = p.byte_s * nbytes / p.rate  # seconds of each class of edges for a share of 1
     groups: dict[Hashable, list[int]] = {}
     far = np.array([tree.farthest_s(hop_s) for tree in p.trees])
     for k, tree in enumerate(p.trees):
@@ -36,8 +36,8 @@ def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) 
     share = np.pad(p.y, (0, len(p.trees) - p.y.size))
     choices = {key: _promising(own, far, share) for key, own in groups.items()}
     need = {key: _share(p, key) / count for key in choices}
-    load = np.zeros(p.network.edges)
-    used = {k: np.unique(p.trees[k].edges, return_counts=True) for own in choices.values() for k in own}
+    load = np.zeros(p.rate.size)
+    used = {k: np.unique(p.edge_class[p.trees[k].edges], return_counts=True) for own in choices.values() for k in own}
     chosen: dict[tuple[Hashable, int], int] = {}
 
     def gain(k: int, part: float) -> float:
@@ -64,7 +64,7 @@ def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) 
     trees: tuple[Tree, ...] = tuple(p.trees[k] for k in order)
     total = np.array([shares[k] for k in order])
     into = bool(p.demand.into.any())
-    return Forest(p.network, total, **{"into" if into else "out": trees})
+    return p.moved(Forest(p.network, total, **{"into" if into else "out": trees}))
 
 
 def _promising(own: list[int], far: Float64, share: Float64) -> list[int]:

@@ -1,0 +1,214 @@
+"""Moves of a network onto itself: what holds for the trees of one rank holds for those of the ranks it is moved to.
+
+Ranks are numbered by digits: nodes, and parts of a node inside each other (boards of two GPUs, say). Of each digit one
+move is tried: every value to the next one, round; with a root, which stays, every value but the root's. What is a move
+of the ranks alone need not be one of the machine: a rank may have a NIC that the next has not. So the vertices that a
+move of the ranks asks for are derived by refinement of colours, and every link is compared. The moves that hold
+commute, and all they make together is the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from commsim.synthesis.forest import Branch, Forest, Tree
+from commsim.synthesis.network import FlowNetwork
+from commsim.topology.kinds import Float64, Int64
+
+MOST_MOVES = 1024
+"""Moves of a group at most: more make no problem smaller that matters, and each is a copy of every tree."""
+_DIGITS = 3
+"""Digits of a number at most, of nodes and of ranks in a node."""
+_ROUNDS = 32
+"""Rounds of refinement at most: links between the ranks and the vertex farthest from them."""
+
+UInt64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """A group of g moves; ``vertex`` (g, V) and ``edge`` (g, E) say where each puts vertices and edges."""
+
+    network: FlowNetwork
+    vertex: Int64
+    edge: Int64
+
+    @property
+    def moves(self) -> int:
+        """How many moves there are, that which moves nothing counted."""
+        return int(self.vertex.shape[0])
+
+    @cached_property
+    def edge_class(self) -> Int64:
+        """The class of every edge, numbered from 0, of those that some move puts onto each other, (E,)."""
+        return np.unique(self.edge.min(axis=0), return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    @cached_property
+    def _end(self) -> Int64:
+        """Where each move puts endpoints: ranks, and after them vertices that copy or add, (g, endpoints)."""
+        network = self.network
+        ends = np.concatenate([network.ranks, np.flatnonzero(network.copies | network.adds)])
+        number = np.full(network.vertices, -1, np.int64)
+        number[ends] = np.arange(ends.size)
+        return number[self.vertex[:, ends]]
+
+    def shared(self, need: Float64) -> Float64:
+        """What the first rank of each class carries for all of it, (n,); the others nothing."""
+        first = self._end[:, : self.network.n].min(axis=0)
+        return np.asarray(np.bincount(first, need, self.network.n), np.float64)
+
+    def images(self, forest: Forest) -> Forest:
+        """The forest with every tree moved by all moves, each with its part of the share; equal ones put together."""
+        sides = [trees for trees in (forest.out, forest.into) if trees]
+        share: dict[tuple[bytes, ...], float] = {}
+        kept: list[list[Tree]] = [[] for _ in sides]
+        for k, part in enumerate((forest.share / self.moves).tolist()):
+            for move in range(self.moves):
+                key = tuple(
+                    bytes([side]) + np.sort(self.edge[move, trees[k].edges]).tobytes()
+                    for side, trees in enumerate(sides)
+                )
+                if key not in share:
+                    for trees, new in zip(sides, kept, strict=True):
+                        new.append(self._image(trees[k], move))
+                share[key] = share.get(key, 0.0) + part
+        own = [tuple(trees) for trees in kept]
+        out = own[0] if forest.out else ()
+        return Forest(self.network, np.array(list(share.values())), out, own[-1] if forest.into else ())
+
+    def _image(self, tree: Tree, move: int) -> Tree:
+        end, edge = self._end[move], self.edge[move]
+        moved = edge[tree.edges].tolist()
+        branches, at = [], 0
+        for branch in tree.branches:
+            way = tuple(moved[at : at + len(branch.way)])
+            at += len(way)
+            branches.append(Branch(int(end[branch.src]), int(end[branch.dst]), way))
+        return Tree(int(end[tree.root]), tuple(branches), tree.into)
+
+
+def symmetry_of(network: FlowNetwork, root: int | None = None) -> Symmetry | None:
+    """The largest group of moves that is tried, none of which moves the root; None where nothing can be moved."""
+    refined = _Refined(network)
+    m, G = _shape(network)
+    rank = np.arange(network.n)
+    vertex, edge = np.arange(network.vertices)[None, :], np.arange(network.edges)[None, :]
+    for size, stride in ((G, 1), (m, G)):
+        best: list[tuple[int, Int64, Int64]] = []
+        for digits in sorted(_factors(size, _DIGITS), key=len):
+            moves = [
+                (order, *held)
+                for order, moved in _moves(rank, digits, stride, root)
+                if (held := refined.extended(moved)) is not None
+            ]
+            if _order(moves) > _order(best):
+                best = moves
+            if len(best) == len(digits):
+                break
+        for order, one_vertex, one_edge in best:
+            if order * vertex.shape[0] > MOST_MOVES:
+                continue
+            vertex, edge = _powers(vertex, one_vertex, order), _powers(edge, one_edge, order)
+    return Symmetry(network, vertex, edge) if vertex.shape[0] > 1 else None
+
+
+def _order(moves: list[tuple[int, Int64, Int64]]) -> int:
+    return int(np.prod([order for order, *_ in moves], dtype=np.int64))
+
+
+def _powers(group: Int64, move: Int64, order: int) -> Int64:
+    """All that the group does, and after it the move up to ``order - 1`` times."""
+    parts = [group]
+    for _ in range(order - 1):
+        parts.append(move[parts[-1]])
+    return np.concatenate(parts)
+
+
+def _shape(network: FlowNetwork) -> tuple[int, int]:
+    """Nodes, and ranks in each; one node where ranks lie in none, or not in as many of each."""
+    node = network.node[network.ranks]
+    count = np.unique(node, return_counts=True)[1]
+    even = node.min() >= 0 and (count == count[0]).all() and (np.diff(node) != 0).sum() == count.size - 1
+    return (count.size, int(count[0])) if even else (1, network.n)
+
+
+def _factors(size: int, most: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a product of at most so many numbers above 1, in order."""
+    if size > 1:
+        yield (size,)
+    if most > 1:
+        for first in range(2, size // 2 + 1):
+            if size % first == 0:
+                yield from ((first, *rest) for rest in _factors(size // first, most - 1))
+
+
+def _moves(rank: Int64, digits: tuple[int, ...], stride: int, root: int | None) -> Iterator[tuple[int, Int64]]:
+    """Of each digit, the lowest first: after how many times all is as before, and where ranks go."""
+    for d in digits:
+        value = rank // stride % d
+        if root is None:
+            yield d, rank + stride * ((value + 1) % d - value)
+        elif d > 2:
+            from_root = (value - root // stride % d) % d
+            new = np.where(from_root > 0, from_root % (d - 1) + 1, 0)
+            yield d - 1, rank + stride * ((value - from_root + new) % d - value)
+        stride *= d
+
+
+class _Refined:
+    """A network with the colours of its vertices, by which a move of the ranks is made one of all vertices."""
+
+    def __init__(self, network: FlowNetwork) -> None:
+        self.network = network
+        self._key = network.tail * network.vertices + network.head
+        self._by_key = np.argsort(self._key, kind="stable")
+        latency = np.unique(network.latency, return_inverse=True)[1].reshape(-1)
+        link = _mixed(network.capacity.astype(np.uint64) * np.uint64(1 << 16) + latency.astype(np.uint64))
+        self._out, self._in = link, _mixed(link)
+        self._plain = self._colours(np.arange(network.n))
+        self._order = np.argsort(self._plain, kind="stable")
+
+    def extended(self, moved: Int64) -> tuple[Int64, Int64] | None:
+        """Where vertices (V,) and edges (E,) go if rank r goes to ``moved[r]``; None where some link would be lost."""
+        n = self.network
+        colour = self._colours(moved)
+        order = np.argsort(colour, kind="stable")  # vertices of one colour keep their order, so that moves commute
+        if (colour[order] != self._plain[self._order]).any():
+            return None
+        vertex = np.empty(n.vertices, np.int64)
+        vertex[order] = self._order
+        key = vertex[n.tail] * n.vertices + vertex[n.head]
+        edge = self._by_key[np.minimum(np.searchsorted(self._key[self._by_key], key), n.edges - 1)]
+        same = (self._key[edge] == key) & (n.capacity[edge] == n.capacity) & (n.latency[edge] == n.latency)
+        return (vertex, edge) if same.all() else None
+
+    def _colours(self, label: Int64) -> UInt64:
+        """Of every vertex what it is, and to which ranks, by these labels, it is joined and how, (V,)."""
+        n = self.network
+        own = _mixed((n.kind.astype(np.uint64) * np.uint64(4) + n.copies * np.uint64(2) + n.adds).astype(np.uint64))
+        own[n.ranks] = _mixed(label.astype(np.uint64) + np.uint64(1 << 20))
+        rank = n.rank_of >= 0
+        colour, kinds = own, 0
+        for _ in range(_ROUNDS):
+            total = own.copy()
+            np.add.at(total, n.tail, _mixed(colour[n.head] ^ self._out))
+            np.add.at(total, n.head, _mixed(colour[n.tail] ^ self._in))
+            colour = np.where(rank, own, _mixed(total))
+            now = np.unique(colour).size
+            if now == kinds:
+                break
+            kinds = now
+        return colour
+
+
+def _mixed(value: UInt64) -> UInt64:
+    """Numbers of 64 bits, as if by chance, from others (SplitMix64: Steele, Lea & Flood 2014)."""
+    z = value + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)), np.uint64)

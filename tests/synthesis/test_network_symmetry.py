@@ -1,0 +1,102 @@
+"""Moves of a network onto itself: that they are such, and that trees of one rank then serve as well as those of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flow_networks import networks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commsim.synthesis.flat import forest_of
+from commsim.synthesis.machine import machine_network
+from commsim.synthesis.network import FlowNetwork, network_of
+from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.symmetry import Symmetry, symmetry_of
+from commsim.topology.presets import load_preset
+
+RING = network_of([(f"g{i}", f"g{(i + 1) % 6}", 1, 0.0) for i in range(6)], [f"g{i}" for i in range(6)])
+
+
+def held(network: FlowNetwork, symmetry: Symmetry) -> None:
+    """Every move takes links to links that carry as much as late, and ranks to ranks."""
+    for vertex, edge in zip(symmetry.vertex, symmetry.edge, strict=True):
+        assert sorted(vertex) == list(range(network.vertices))
+        assert sorted(edge) == list(range(network.edges))
+        assert (vertex[network.tail] == network.tail[edge]).all()
+        assert (vertex[network.head] == network.head[edge]).all()
+        assert (network.capacity == network.capacity[edge]).all()
+        assert (network.latency == network.latency[edge]).all()
+        assert (network.rank_of[vertex[network.ranks]] >= 0).all()
+
+
+def demand(collective: str, n: int) -> Demand:
+    even, none = np.full(n, 1 / n), np.zeros(n)
+    if collective == "all_reduce":
+        return Demand(even, even, free=True)
+    return Demand(none, even) if collective == "reduce_scatter" else Demand(even, none)
+
+
+def test_a_ring_is_turned() -> None:
+    symmetry = symmetry_of(RING)
+    assert symmetry is not None
+    assert symmetry.moves == 6
+    assert symmetry.edge_class.tolist() == [0] * 6
+    assert symmetry_of(RING, 0) is None  # what stays where it is holds all others
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "moves"),
+    [("hgx-h100-ndr400", 4, 32), ("dgx-a100-hdr200", 2, 16), ("leonardo", 4, 16), ("gb200-nvl72", 2, 144)],
+)
+def test_all_ranks_of_a_healthy_machine_are_alike(name: str, nodes: int, moves: int) -> None:
+    network = machine_network(load_preset(name, nodes=nodes))
+    symmetry = symmetry_of(network)
+    assert symmetry is not None
+    assert symmetry.moves == moves == network.n
+    held(network, symmetry)
+    assert len(set(symmetry.vertex[:, network.ranks[0]].tolist())) == network.n
+
+
+@pytest.mark.parametrize("root", [0, 5])
+def test_the_root_stays(root: int) -> None:
+    network = machine_network(load_preset("hgx-h100-ndr400", nodes=4))
+    symmetry = symmetry_of(network, root)
+    assert symmetry is not None
+    held(network, symmetry)
+    assert set(symmetry.vertex[:, network.ranks[root]].tolist()) == {int(network.ranks[root])}
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(6), st.booleans())
+def test_moves_of_any_network_are_moves(network: FlowNetwork, rooted: bool) -> None:
+    symmetry = symmetry_of(network, network.n - 1 if rooted else None)
+    if symmetry is not None:
+        held(network, symmetry)
+
+
+def test_a_link_at_half_is_like_no_other() -> None:
+    links = [(f"g{i}", f"g{(i + 1) % 6}", 1 if i else 0.5, 0.0) for i in range(6)]
+    assert symmetry_of(network_of(links, [f"g{i}" for i in range(6)])) is None
+    late = [(f"g{i}", f"g{(i + 1) % 6}", 1, 0.0 if i else 1e-6) for i in range(6)]
+    assert symmetry_of(network_of(late, [f"g{i}" for i in range(6)])) is None
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("machine", [("hgx-h100-ndr400", 2), ("dgx-1v-edr100", 1), ("leonardo", 2)])
+def test_what_is_alike_need_not_be_counted_twice(machine: tuple[str, int], collective: str) -> None:
+    network = machine_network(load_preset(machine[0], nodes=machine[1]))
+    symmetry = symmetry_of(network)
+    assert symmetry is not None
+    folded = Packing(network, demand(collective, network.n), symmetry=symmetry)
+    folded.solve(gap=1e-7)
+    whole = Packing(network, demand(collective, network.n))
+    whole.solve(gap=1e-4)
+    assert folded.level <= whole.level * (1 + 1e-6)
+    assert folded.level >= whole.bound * (1 - 1e-6)
+    forest = folded.moved(forest_of(folded))
+    assert forest.share.sum() == pytest.approx(1.0)
+    assert forest.seconds_per_byte == pytest.approx(folded.level * folded.byte_s, rel=1e-5)
+    carried = np.bincount(forest.roots, forest.share, network.n)
+    if collective != "all_reduce":
+        assert carried == pytest.approx(np.full(network.n, 1 / network.n))
