@@ -245,20 +245,22 @@ class Predictor:
 
     def _without_tuner(self, collective: str, nbytes: int, own: Instead) -> Prediction:
         """Of a call by another kernel than those of rings and trees, or by copy engines."""
-        from commsim.nccl.symmetric_time import instead_time
+        from commsim.nccl.window_call import WindowCall
 
-        if self.options.engine not in ("auto", "closed_form"):
+        if self.options.engine == "wavefront":
             raise ScenarioError(
-                f"engine {self.options.engine} cannot time {collective} by {own.name}, which registered windows run; "
-                "expected auto or closed_form"
+                f"engine wavefront cannot time {collective} by {own.name}, which registered windows run; expected "
+                "auto, closed_form or event"
             )
         if own.choice is None:
             self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
         far = self.nodes.at_farthest(1).kinds if self.system.nodes > 1 else self.nodes.kinds[:1]
-        where = self.system, self.machine, [kind.parameters for kind in far]
-        timed, calls = instead_time(*where, own, collective, nbytes, self.version, self.options.env)
-        kernel = _Kernel(*timed) if self.system.nodes == 1 else self._across(collective, nbytes, _Kernel(*timed))
-        return self._joined(collective, nbytes, kernel, calls * self._launch(), own.algorithm, own.name, own.channels)
+        call = WindowCall(self.system, self.machine, far, own, collective, nbytes, self.version, self.options.env)
+        kernel = _Kernel(*(call.simulated() if self.options.engine == "event" else call.time()))
+        if self.system.nodes > 1:
+            kernel = self._across(collective, nbytes, kernel)
+        launch = call.launches * self._launch()
+        return self._joined(collective, nbytes, kernel, launch, own.algorithm, own.name, own.channels)
 
     def _tuned(self, collective: str, nbytes: int) -> Prediction:
         """Of a call by an algorithm of the tuner's, or by sends and receives."""

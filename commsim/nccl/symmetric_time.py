@@ -1,70 +1,41 @@
-"""The time of NCCL's kernels on symmetric memory and of its copies by copy engines.
+"""The time of NCCL's kernels on symmetric memory, in closed form.
 
 No data waits in a buffer between: a kernel starts, meets its peers, and moves bytes straight between the arrays of the
 call. Kernels of LL need no meeting, for flags stand beside the data: every GPU stores its part into all others (or once
 through the switch) and reads n parts. The others begin with a barrier, load or store, and end with one. What a
-thread block moves is bounded by how far its loads are: 64 KiB are on their way at a time, 512 threads with eight packs
-of 16 bytes each (2.30.7, src/device/symmetric/all_reduce.cuh).
+thread block moves is bounded by what it waits for (`commsim.nccl.symmetric_pace`).
 
-Rates and hops are those of the parameters that rings and NVLS have. Two figures are of these kernels alone:
-`_START_S` and `_MEMORY_S`.
+`commsim.nccl.symmetric_event` has the engine run the same, move by move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from collections.abc import Mapping
+from math import inf
 
-from commsim.nccl.channels import nvls_channels
-from commsim.nccl.machine import Machine, nic_rates
-from commsim.nccl.messages import MESSAGES
+from commsim.nccl.machine import Machine
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import LL
-from commsim.nccl.registered import Instead
 from commsim.nccl.symmetric import Kernel
 from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import RING_PIECE, block_rate, passes, put_bytes
-from commsim.nccl.system import NVLS_CHUNK, System
-from commsim.nccl.version import NEWEST, Version
+from commsim.nccl.symmetric_pace import (
+    START_S,
+    hop_s,
+    lanes_of,
+    link_rate,
+    net_rate,
+    rounds_of,
+    switch_port,
+    trip_s,
+    turns_of,
+    with_messages,
+)
+from commsim.nccl.system import System
+from commsim.nccl.version import Version
 
 Timed = tuple[float, float, str]
 """Seconds of a kernel, the bandwidth part of them, and what limits it."""
-
-_START_S = 2.0e-6
-"""Start and end of a kernel without connections to load or hand over: 3.1 to 3.5 us of AGxLLMC_R on 8 B200 in a CUDA
-graph (nvidia/nccl-tests issue 333, 2025-09-28), less the 1.3 us of a hop."""
-
-_MEMORY_S = 0.45e-6
-"""Load from a peer beyond the hop there and back: 64 KiB of a block in 3.05 us where 8 B200 with one block each reduce
-171 GB/s (validation/registered, b200_x8_ctas), less twice 1.3 us."""
-
-_IN_FLIGHT = 64 << 10
-"""Bytes of a thread block that are on their way at a time (UnrollPacks and UnrollPeers of src/device/symmetric)."""
-
-_SWITCH_HEADS = 8
-"""GPUs of a switch for which the rounds of NVLS were measured."""
-
-_COPY_CALLS = 3
-"""What the host puts on the stream for copies inside a node (src/ce_coll.cc)."""
-
-
-def instead_time(
-    system: System,
-    machine: Machine,
-    parameters: Sequence[Parameters],
-    own: Instead,
-    collective: str,
-    nbytes: int,
-    version: Version,
-    env: Mapping[str, str],
-) -> tuple[Timed, int]:
-    """Of what runs in place of the tuner's choice, by the slowest of the parameters; how many calls the host makes."""
-    if own.choice is None:
-        calls = copy_calls(system, collective, nbytes)
-        return max(copy_time(system, machine, p, collective, nbytes, calls) for p in parameters), calls
-    if own.choice.kernel.over_nodes:
-        return max(time_over_nodes(system, machine, p, own.choice, nbytes, version, env) for p in parameters), 1
-    return max(symmetric_time(system, machine, p, own.choice, collective, nbytes) for p in parameters), 1
 
 
 def symmetric_time(
@@ -72,69 +43,92 @@ def symmetric_time(
 ) -> Timed:
     """Of the kernel that NCCL chose, for a call of `nbytes` (the nccl-tests size)."""
     kernel, n = choice.kernel, system.ranks
-    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
-    link, name = _link(machine, parameters, n)
+    hop, trip = hop_s(machine, parameters), trip_s(machine, parameters)
+    link, name = link_rate(machine, parameters, n)
+    rounds, lanes = rounds_of(kernel, choice.blocks, nbytes, n), lanes_of(kernel, choice.blocks)
     if kernel.lines:
-        arrives = LL.wire_factor * (nbytes * n if collective == "all_reduce" else nbytes)
-        transfer = arrives / link
-        return _START_S + hop + transfer, transfer, name
-    trip = 2 * hop + _MEMORY_S
-    rate, share = _rate(kernel, parameters, machine, link, n, system)
-    transfer = data = nbytes * share / rate
-    if kernel.collective != "all_gather":  # loads are waited for, by thread blocks that have so many on their way
-        by_blocks = nbytes / (n * choice.blocks * _block_bytes(kernel, n)) * trip
-        data = max(trip + transfer, by_blocks)
-        if by_blocks > trip + transfer:
-            transfer, name = by_blocks, "thread blocks"
-    # A barrier on either side; the last stores are waited for until they have arrived.
-    waits = (2 if kernel.collective == "reduce_scatter" else 3) * hop
-    return _START_S + waits + data, transfer, name
+        # A rank's own lines take their turn at its port among those that arrive, for it stores and polls them alike.
+        parts = n if machine.intra_kind == "nvlink_switch" else n - 1
+        transfer = LL.wire_factor * nbytes * parts / link / (1 if collective == "all_reduce" else n)
+        return START_S + _in_rounds([transfer / rounds], hop, 0.0, 0.0, rounds, lanes), transfer, name
+    rate = _port_rate(kernel, parameters, machine, link, system)
+    if collective == "all_gather":  # stores that wait for nothing but a barrier, and for which one waits
+        transfer = nbytes * (1 if kernel.multicast else (n - 1) / n) / rate
+        return START_S + 3 * hop + transfer, transfer, name
+    transfer, data, mesh = 0.0, 0.0, machine.intra_kind == "nvlink_direct"
+    for loads, stores in _through_ports(kernel, nbytes, n, rate):
+        turns = [loads / rounds * share for share in turns_of(kernel, n)]
+        # On a mesh every peer has links of its own, which are busy in one turn of a round.
+        ways = (
+            [[sum(turns) * (k == turn) for k in range(len(turns))] for turn in range(len(turns))] if mesh else [turns]
+        )
+        for way in ways:
+            data = max(data, _in_rounds(way, trip, stores / rounds, hop, rounds, lanes))
+        transfer = max(transfer, loads + stores)
+    if data > 2 * trip + transfer:
+        transfer, name = data - trip, "thread blocks"
+    return START_S + 2 * hop + data, transfer, name  # a barrier on either side
 
 
-def _block_bytes(kernel: Kernel, ranks: int) -> float:
-    """Bytes of the result that a thread block makes in the time of a load.
+Stage = tuple[float, float, float]
+"""Seconds that a lane waits, for which all lanes together then keep a port busy, and of that a lane's own part."""
 
-    Loads of single peers are two peers' at a time, half as long.
+_ALIKE = 4
+"""Rounds from which on each takes as long as the one before."""
+
+
+def _in_rounds(turns_s: list[float], trip_s: float, stores_s: float, hop_s: float, rounds: int, lanes: int) -> float:
+    """Seconds of rounds, in which the port is busy so long with each turn of loads, a trip after they are asked for.
+
+    What a round stores is there a hop after its last turn, while the next round waits for its loads.
     """
-    return _IN_FLIGHT if kernel.reduces else _IN_FLIGHT / 2 / ceil((ranks - 1) / 2)
+    loads = [(trip_s, busy, busy / lanes) for busy in turns_s]
+    wait, busy, own = loads[0]
+    after = [(hop_s, stores_s, 0.0)] if stores_s else []
+    begins = [*after, (wait - hop_s * len(after), busy, own), *loads[1:]]
+
+    def of(count: int) -> float:
+        return _in_stages([*loads, *begins * (count - 1), *after])
+
+    if rounds <= _ALIKE:
+        return of(rounds)
+    return of(_ALIKE) + (rounds - _ALIKE) * (of(_ALIKE) - of(_ALIKE - 1))
 
 
-def _link(machine: Machine, parameters: Parameters, ranks: int) -> tuple[float, str]:
-    """Payload bytes/s into a GPU from all its peers together, and what these links are."""
-    if machine.intra_kind in ("pcie", "host"):
-        pairs = machine.all_pairs
-        if pairs is not None:
-            return pairs.rate * (ranks - 1), pairs.limit
-        return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind)), "PCIe"
-    return machine.intra_bandwidth * float(getattr(parameters.efficiency, machine.intra_kind)), "NVLink"
+def _in_stages(stages: list[Stage]) -> float:
+    """Seconds until the last lane is through, where all begin together and each goes through the stages by itself.
+
+    Some run of stages, in which the port is never idle, is what it waits for beside its own waits before and after.
+    """
+    waits = longest = run = 0.0
+    for wait, busy, own in stages:
+        run = max(0.0, run - wait) + busy - own
+        longest = max(longest, run)
+        waits += wait + own
+    return waits + longest
 
 
-def _rate(
-    kernel: Kernel, parameters: Parameters, machine: Machine, link: float, ranks: int, system: System
-) -> tuple[float, float]:
-    """Bytes/s of the link that counts, and how many bytes it moves for each byte of the call."""
+def _port_rate(kernel: Kernel, parameters: Parameters, machine: Machine, link: float, system: System) -> float:
+    """Bytes/s of a GPU's port, each way."""
+    if not kernel.reduces:
+        return link
     if kernel.collective == "all_reduce":
-        if kernel.reduces:
-            return switch_rate(system, machine, parameters), 1.0
-        return link, 2 * (ranks - 1) / ranks
-    if kernel.reduces:
-        return machine.intra_bandwidth * parameters.efficiency.nvls, 1.0
-    if kernel.multicast:  # what a GPU stores comes back to it too
-        return link, 1.0
-    return link, (ranks - 1) / ranks
+        return switch_port(system, machine, parameters)
+    return machine.intra_bandwidth * parameters.efficiency.nvls
 
 
-def switch_rate(system: System, machine: Machine, parameters: Parameters) -> float:
-    """Bytes/s of an all_reduce that the switch reduces and spreads in the long run.
+def _through_ports(kernel: Kernel, nbytes: int, ranks: int, rate: float) -> tuple[tuple[float, float], ...]:
+    """Seconds for which loads and stores of a call that reduces keep a GPU's port busy, out of it and into it.
 
-    As NVLS does with all its channels: links at their share, and what its rounds add, which is the switch's own
-    (`commsim.nccl.nvls`). A GPU's links carry 1 + 1/n bytes for each byte.
+    Single peers ask each other for all parts but one, and store as much. The switch asks a GPU for all parts, and gives
+    it the sum of one; of an all_reduce it takes that sum, and gives the GPU all of them.
     """
-    nvls = parameters.nvls
-    links = machine.intra_bandwidth * parameters.efficiency.nvls
-    of_round = nvls_channels(system.sm, 1, NEWEST, {}) * _SWITCH_HEADS * NVLS_CHUNK
-    full = of_round / (of_round / (links / (1 + 1 / _SWITCH_HEADS)) + nvls.round)
-    return full * (1 + 1 / _SWITCH_HEADS) / (1 + 1 / system.ranks)
+    both = kernel.collective == "all_reduce"
+    if not kernel.reduces:
+        others = nbytes * (ranks - 1) / ranks / rate
+        return ((others, others if both else 0.0),)
+    whole, part = nbytes / rate, nbytes / rate / ranks
+    return ((whole, part), (part, whole)) if both else ((whole, 0.0),)
 
 
 def time_over_nodes(
@@ -153,84 +147,28 @@ def time_over_nodes(
     """
     nodes, local = system.nodes, system.ranks_per_node
     held = -(-nbytes // system.ranks)
-    inside = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
+    inside, trip = hop_s(machine, parameters), trip_s(machine, parameters)
     across = float(parameters.network.ring_hop.of("LL"))
-    net, limit = _net(machine, parameters, local)
-    link, name = _link(machine, parameters, local) if local > 1 else (net, limit)
+    net, limit = net_rate(machine, parameters, local)
+    link, name = link_rate(machine, parameters, local) if local > 1 else (inf, limit)
     if choice.kernel.collective == "all_gather":
         piece = min(held, RING_PIECE * choice.blocks)
-        net, limit = _with_messages(net, limit, min(held, RING_PIECE), machine, parameters, local)
+        net, limit = with_messages((net, limit), -(-piece // choice.blocks), machine, parameters, local)
         # A node hands on what it has got; a ring of small blocks waits for each of them, one of large ones for none.
         ring = across + held / net + (nodes - 2) * max(held / net, across + piece / net)
         spread = held * system.ranks / link
         transfer, name = max(((nodes - 1) * held / net, limit), (spread, name))
-        data = max(ring + piece * local / link, spread + inside)
-        return _START_S + 2 * (inside + across) + data, transfer, name  # all ranks meet before and after
-    through = passes(system, choice.kernel.reduces)
-    net, limit = _with_messages(net, limit, min(held, put_bytes(version, env)), machine, parameters, local)
-    by_blocks = choice.blocks * block_rate(system, choice.kernel.reduces, version) / through.blocks
-    ways = (by_blocks, "thread blocks"), (link / max(1, through.inside), name), (net / through.across, limit)
-    rate, name = min(ways)
-    first = min(held, put_bytes(version, env) * choice.blocks) * (through.inside / link + through.across / net)
-    return _START_S + 2 * inside + across + first + held / rate, held / rate, name
-
-
-def _net(machine: Machine, parameters: Parameters, local: int) -> tuple[float, str]:
-    """Payload bytes/s of a rank over the network where all ranks of its node send, and what limits them."""
-    rate, kind = min((whole_node / local, kind) for kind, _, whole_node in nic_rates(machine, parameters))
-    return rate, kind
-
-
-def _with_messages(
-    rate: float, limit: str, message: int, machine: Machine, parameters: Parameters, local: int
-) -> tuple[float, str]:
-    """The same, where cards take messages of so many bytes, one after the other from all ranks that share them."""
-    turn = parameters.network.message_cost.Simple * local / max(1, machine.nics)
-    by_messages = message / turn if turn else inf
-    return (by_messages, MESSAGES) if by_messages < rate else (rate, limit)
-
-
-def copy_time(
-    system: System, machine: Machine, parameters: Parameters, collective: str, nbytes: int, calls: int
-) -> Timed:
-    """Of copies by copy engines, between two meetings of all GPUs, in so many `calls`; no thread block is used.
-
-    A GPU's copies go over its links one after the other or side by side, at the links' rate. An all_to_all of
-    `nbytes` sends so much from every GPU; a gather or scatter is bound by its root. Over nodes a proxy puts blocks at
-    their places meanwhile; what has arrived of an all_gather is copied on in the node.
-    """
-    n, local = system.ranks, system.ranks_per_node
-    hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, "LL")
-    start = calls * _START_S + 3 * hop
-    if system.nodes == 1:
-        link, name = _link(machine, parameters, n)
-        transfer = nbytes * (n - 1) / n / link
-        return start + transfer, transfer, name
-    block = -(-nbytes // n)
-    across = float(parameters.network.ring_hop.of("LL"))
-    net, limit = _with_messages(*_net(machine, parameters, local), min(block, _COPIED), machine, parameters, local)
-    link, name = _link(machine, parameters, local) if local > 1 else (inf, "NVLink")
-    gathers = collective == "all_gather"
-    put = block * (system.nodes - 1) * (1 if gathers else local) / net
-    inside = block * (local - 1) * (system.nodes if gathers else 1) / link
-    last = min(block, _COPIED) * (local - 1) / link if gathers else 0.0
-    transfer, name = max((put, limit), (inside, name))
-    return start + 2 * across + max(put + last, inside), transfer, name  # all meet along the rails first
-
-
-_COPIED = 64 << 20
-"""Most bytes of a put and of the copies that follow it (HIER_COLL_MAX_CHUNK_SIZE)."""
-
-
-def copy_calls(system: System, collective: str, nbytes: int) -> int:
-    """What the host puts on the stream: to meet, to copy, to meet.
-
-    Over nodes a barrier along the rails, the start of the puts, a wait for them and one for their end come on top; an
-    all_gather waits for each put, and copies it on (ncclHierCeAllGather, ncclHierCeAlltoAll).
-    """
-    if system.nodes == 1:
-        return _COPY_CALLS
-    if collective != "all_gather":
-        return _COPY_CALLS + 4
-    pieces = -(-max(1, nbytes // system.ranks) // _COPIED)
-    return _COPY_CALLS + 3 + 2 * (system.nodes - 1) * pieces
+        data = max(ring + piece * local / link, spread) + inside
+        return START_S + 2 * (inside + across) + data, transfer, name  # all ranks meet before and after
+    put = min(held, put_bytes(version, env) * choice.blocks)
+    net, limit = with_messages((net, limit), -(-put // choice.blocks), machine, parameters, local)
+    switched = choice.kernel.reduces
+    through, blocks = passes(system, switched), choice.blocks * block_rate(system, switched, version)
+    adds = through.across / blocks  # what has come of the puts of a round, when all are there
+    loads, sent = max(through.blocks / blocks - adds, through.inside / link), through.across / net
+    # The sums of a round are made, sent, and added; a GPU alone in its node sends what it has.
+    first = put * ((loads + sent if local > 1 else max(loads, sent)) + adds)
+    ways = (through.blocks / blocks, "thread blocks"), (through.inside / link, name), (through.across / net, limit)
+    pace, name = max(ways)  # rounds follow each other at the pace of the slowest part
+    waits = 2 * inside + across + (trip if local > 1 else 0.0)
+    return START_S + waits + first + (held - put) * pace, held * pace, name

@@ -220,7 +220,7 @@ class NcclRows(RowPredictor):
         from commsim.scenario.window_notes import window_notes
 
         plain = self._cache.model(
-            self.topology, replace(model.options, registered="none"), model.parameters, self.ranks
+            self.topology, replace(model.options, registered="none", engine="auto"), model.parameters, self.ranks
         )
         work, held = self.work.collective, "" if self.model.nodes.count > 1 else self.topology.gpu.generation
         return list(window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + self._late))

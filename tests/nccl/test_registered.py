@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from commsim.nccl.memory import communicator_memory
 from commsim.nccl.operation import Operation
 from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.nccl.registered import policy
-from commsim.nccl.symmetric_time import _MEMORY_S, _START_S, switch_rate
+from commsim.nccl.symmetric_pace import MEMORY_S, START_S, switch_port
 from commsim.topology.presets import load_preset
 
 NEW = (2, 30, 7)
@@ -93,7 +93,7 @@ def test_lines_cost_a_start_a_hop_and_the_bytes_of_all() -> None:
     p = model.parameters
     link = 450e9 * p.efficiency.nvlink_switch
     assert kind(got) == ("symmetric", "AGxLLMC_R", 5)
-    assert got.kernel_s == pytest.approx(_START_S + p.ring_hop.nvlink.LL + 2 * 8 * 8192 / link)
+    assert got.kernel_s == pytest.approx(START_S + p.ring_hop.nvlink.LL + 2 * 8 * 8192 / link)
 
 
 def test_a_gather_through_the_switch_stores_the_whole_array_once() -> None:
@@ -101,7 +101,7 @@ def test_a_gather_through_the_switch_stores_the_whole_array_once() -> None:
     got = model.predict("all_gather", 128 * MIB)
     p = model.parameters
     assert kind(got) == ("symmetric", "STMC", 2)
-    expected = _START_S + 3 * p.ring_hop.nvlink.LL + 128 * MIB / (450e9 * p.efficiency.nvlink_switch)
+    expected = START_S + 3 * p.ring_hop.nvlink.LL + 128 * MIB / (450e9 * p.efficiency.nvlink_switch)
     assert got.kernel_s == pytest.approx(expected)
 
 
@@ -109,23 +109,23 @@ def test_a_reduction_in_the_switch_waits_for_a_load_and_goes_on_at_the_switchs_r
     model = of("hgx-h100", WINDOW)
     got, p = model.predict("all_reduce", 1 << 30), model.parameters
     hop = p.ring_hop.nvlink.LL
-    rate = switch_rate(model.system, model.machine, p)
+    rate = switch_port(model.system, model.machine, p) / (1 + 1 / 8)
     assert kind(got) == ("symmetric", "RSxLDMC_AGxSTMC", 2)
-    assert got.kernel_s == pytest.approx(_START_S + 3 * hop + 2 * hop + _MEMORY_S + (1 << 30) / rate)
+    assert got.kernel_s == pytest.approx(START_S + 3 * hop + 2 * hop + MEMORY_S + (1 << 30) / rate, rel=2e-4)
     plain = of("hgx-h100", replace(WINDOW, registered="none")).predict("all_reduce", 1 << 33)
     assert rate == pytest.approx((1 << 33) / plain.kernel_s, rel=0.01)  # that of NVLS in the long run
 
 
 def test_two_gpus_read_each_other() -> None:
-    """RSxLD_AGxST: blocks of 32 KiB a load and its way back; half of the array into each GPU, half out."""
+    """RSxLD_AGxST: rounds of 32 KiB a block, a trip and a warp's own bytes each, then the stores of the last."""
     model = of("hgx-h100", WINDOW, 2)
     got, p = model.predict("all_reduce", 4 * MIB), model.parameters
-    hop = p.ring_hop.nvlink.LL
-    trip = 2 * hop + _MEMORY_S
-    link = 4 * MIB / (450e9 * p.efficiency.nvlink_switch)
-    blocks = 4 * MIB / (2 * got.channels * 32 * 1024) * trip
-    assert got.protocol == "RSxLD_AGxST"
-    assert got.kernel_s == pytest.approx(_START_S + 3 * hop + max(trip + link, blocks))
+    hop, part = p.ring_hop.nvlink.LL, 2 * MIB
+    rounds = ceil(part / (got.channels * 32 * 1024))
+    of_round = part / rounds / (450e9 * p.efficiency.nvlink_switch)
+    data = rounds * (2 * hop + MEMORY_S + of_round / (16 * got.channels)) + hop + of_round
+    assert (got.protocol, got.limit) == ("RSxLD_AGxST", "thread blocks")
+    assert got.kernel_s == pytest.approx(START_S + 2 * hop + data, rel=0.01)
 
 
 def test_more_thread_blocks_are_never_slower() -> None:

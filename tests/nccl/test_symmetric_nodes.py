@@ -14,14 +14,11 @@ from commsim.bounds import lower_bound_s
 from commsim.collectives.check import check
 from commsim.collectives.registry import build
 from commsim.collectives.traffic import traffic
-from commsim.engine.evaluate import evaluate
-from commsim.errors import ScenarioError
+from commsim.nccl.copies import copy_calls
 from commsim.nccl.environment import MODELLED_ENV
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.symmetric import Kernel, kernels
-from commsim.nccl.symmetric_choice import SymmetricChoice
 from commsim.nccl.symmetric_nodes import cost_over_nodes, passes
-from commsim.nccl.symmetric_time import copy_calls, symmetric_time, time_over_nodes
 from commsim.nccl.version import Version, parse_version
 from commsim.scenario.nccl_env import KNOWN
 from commsim.topology.presets import load_preset
@@ -103,12 +100,6 @@ def test_without_gpus_that_send_the_tuner_chooses_and_says_why(preset: str, env:
     assert any(words in text for text in predictor.warnings)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_an_engine_that_cannot_time_them_is_refused(nodes: int) -> None:
-    with pytest.raises(ScenarioError, match=r"engine event cannot time all_gather by .*expected auto or closed_form"):
-        of(options=replace(WINDOW, engine="event"), nodes=nodes).predict("all_gather", MIB)
-
-
 def test_variables_that_count_are_known_by_name() -> None:
     assert set(MODELLED_ENV) <= set(KNOWN)
 
@@ -135,26 +126,6 @@ def test_large_gathers_run_at_the_rate_of_the_narrower_way() -> None:
     assert got.busy_s == pytest.approx((1 << 33) / (450e9 * of().parameters.efficiency.nvlink_switch), rel=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [k for k in kernels(NEW) if not k.lines and not k.tma], ids=lambda k: k.name)
-def test_transfers_are_those_of_the_engine(kernel: Kernel) -> None:
-    """Of 256 MiB in many pieces: what the schedule takes on links of their nominal rate, at the share that links give.
-
-    Sums in the switch go on at the rate that NVLS reaches; the engine fills and empties its pipeline.
-    """
-    nodes, nbytes = (4, 256 * MIB) if kernel.over_nodes else (1, 256 * MIB)
-    predictor = of(nodes=nodes)
-    n, efficiency = 8 * nodes, predictor.parameters.efficiency
-    schedule = build(kernel.collective, kernel.schedule, n, nbytes, ranks_per_node=8, chunks=16)
-    engine = float(evaluate(schedule, predictor.topology).end_s.max())
-    where, choice = (predictor.system, predictor.machine, predictor.parameters), SymmetricChoice(kernel, 64, 0.0)
-    if kernel.over_nodes:
-        _, transfer, _ = time_over_nodes(*where, choice, nbytes, NEW, {})
-    else:
-        _, transfer, _ = symmetric_time(*where, choice, kernel.collective, nbytes)
-    share = efficiency.nvls if kernel.reduces and not kernel.over_nodes else efficiency.nvlink_switch
-    assert transfer * share == pytest.approx(engine, rel=0.12)
-
-
 @pytest.mark.parametrize(
     ("version", "env", "collective", "copied"),
     [
@@ -175,7 +146,8 @@ def test_copy_engines_over_nodes_by_policy(
     assert (got.algorithm == "copy_engine") == copied
     if copied:
         least = lower_bound_s(collective, 256 * MIB, of(nodes=4).topology, in_network=True).seconds
-        assert least <= got.kernel_s <= 1.6 * least
+        # Puts to all nodes end at about one time; what those of an all_gather brought is copied on after it.
+        assert least <= got.kernel_s <= (2.1 if collective == "all_gather" else 1.6) * least
 
 
 def test_a_gather_over_nodes_waits_for_every_put_and_copies_it_on() -> None:

@@ -1,6 +1,6 @@
 """Published times of NCCL on registered buffers beside the model's: `validation/registered`, a row per point.
 
-Part of the points were used to choose two figures of `commsim.nccl.symmetric_time` and one rule of `commsim.nccl.nvls`;
+Part of the points were used to choose two figures of `commsim.nccl.symmetric_pace` and one rule of `commsim.nccl.nvls`;
 the column `fitted` names them. The error is |predicted - measured| / measured.
 """
 
