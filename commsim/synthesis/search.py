@@ -366,7 +366,7 @@ def _packing_of(q: Aim, level: float) -> Packing:
     else:
         share = one if q.collective in ROOTED else even
         demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
-    symmetry = None if q.blocks else symmetry_of(q.network, q.root if q.collective in ROOTED else None)
+    symmetry = None if q.blocks or q.collective in ROOTED else symmetry_of(q.network)
     return Packing(q.network, demand, level, symmetry)
 
 

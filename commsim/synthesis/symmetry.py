@@ -1,10 +1,11 @@
 """Moves of a network onto itself: what holds for the trees of one rank holds for those of the ranks it is moved to.
 
 Ranks are numbered by digits: nodes, and parts of a node inside each other (boards of two GPUs, say). Of each digit one
-move is tried: every value to the next one, round; with a root, which stays, every value but the root's. What is a move
-of the ranks alone need not be one of the machine: a rank may have a NIC that the next has not. So the vertices that a
-move of the ranks asks for are derived by refinement of colours, and every link is compared. The moves that hold
-commute, and all they make together is the group.
+move is tried: every value to the next one, round. What is a move of the ranks alone need not be one of the machine: a
+rank may have a NIC that the next has not. So the vertices that a move of the ranks asks for are derived by refinement
+of colours, and every link is compared. The moves that hold commute, and all they make together is the group. None of
+them leaves a rank where it is, so every rank has as many trees as the first; with one root there is nothing to gain, as
+each of its trees would be cut into its images, and a pipeline wants few trees.
 """
 
 from __future__ import annotations
@@ -63,23 +64,12 @@ class Symmetry:
         return np.asarray(np.bincount(first, need, self.network.n), np.float64)
 
     def images(self, forest: Forest) -> Forest:
-        """The forest with every tree moved by all moves, each with its part of the share; equal ones put together."""
-        sides = [trees for trees in (forest.out, forest.into) if trees]
-        share: dict[tuple[bytes, ...], float] = {}
-        kept: list[list[Tree]] = [[] for _ in sides]
-        for k, part in enumerate((forest.share / self.moves).tolist()):
-            for move in range(self.moves):
-                key = tuple(
-                    bytes([side]) + np.sort(self.edge[move, trees[k].edges]).tobytes()
-                    for side, trees in enumerate(sides)
-                )
-                if key not in share:
-                    for trees, new in zip(sides, kept, strict=True):
-                        new.append(self._image(trees[k], move))
-                share[key] = share.get(key, 0.0) + part
-        own = [tuple(trees) for trees in kept]
-        out = own[0] if forest.out else ()
-        return Forest(self.network, np.array(list(share.values())), out, own[-1] if forest.into else ())
+        """The forest with every tree moved by all moves, each with its part of the share."""
+        out, into = (
+            tuple(self._image(tree, move) for tree in trees for move in range(self.moves))
+            for trees in (forest.out, forest.into)
+        )
+        return Forest(self.network, np.repeat(forest.share / self.moves, self.moves), out, into)
 
     def _image(self, tree: Tree, move: int) -> Tree:
         end, edge = self._end[move], self.edge[move]
@@ -92,8 +82,8 @@ class Symmetry:
         return Tree(int(end[tree.root]), tuple(branches), tree.into)
 
 
-def symmetry_of(network: FlowNetwork, root: int | None = None) -> Symmetry | None:
-    """The largest group of moves that is tried, none of which moves the root; None where nothing can be moved."""
+def symmetry_of(network: FlowNetwork) -> Symmetry | None:
+    """The largest group of moves that is tried; None where nothing can be moved."""
     refined = _Refined(network)
     m, G = _shape(network)
     rank = np.arange(network.n)
@@ -103,7 +93,7 @@ def symmetry_of(network: FlowNetwork, root: int | None = None) -> Symmetry | Non
         for digits in sorted(_factors(size, _DIGITS), key=len):
             moves = [
                 (order, *held)
-                for order, moved in _moves(rank, digits, stride, root)
+                for order, moved in _moves(rank, digits, stride)
                 if (held := refined.extended(moved)) is not None
             ]
             if _order(moves) > _order(best):
@@ -147,16 +137,11 @@ def _factors(size: int, most: int) -> Iterator[tuple[int, ...]]:
                 yield from ((first, *rest) for rest in _factors(size // first, most - 1))
 
 
-def _moves(rank: Int64, digits: tuple[int, ...], stride: int, root: int | None) -> Iterator[tuple[int, Int64]]:
+def _moves(rank: Int64, digits: tuple[int, ...], stride: int) -> Iterator[tuple[int, Int64]]:
     """Of each digit, the lowest first: after how many times all is as before, and where ranks go."""
     for d in digits:
         value = rank // stride % d
-        if root is None:
-            yield d, rank + stride * ((value + 1) % d - value)
-        elif d > 2:
-            from_root = (value - root // stride % d) % d
-            new = np.where(from_root > 0, from_root % (d - 1) + 1, 0)
-            yield d - 1, rank + stride * ((value - from_root + new) % d - value)
+        yield d, rank + stride * ((value + 1) % d - value)
         stride *= d
 
 
