@@ -9,7 +9,7 @@ from commsim.collectives.check import check
 from commsim.collectives.schedule import Schedule
 from commsim.fitting.fields import replaced
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tree_rows import tree_rows
+from commsim.nccl.tree_rows import tree_schedule
 from commsim.topology.presets import load_preset
 
 VERSION = (2, 26, 2)
@@ -22,7 +22,7 @@ def predictor(preset: str, nodes: int, protocol: str, pieces: int = 32) -> Predi
 
 def rows_of(model: Predictor, pieces: int) -> Schedule:
     counts = tuple(model.nodes.comm.counts.tolist())
-    return tree_rows(counts, model.system.tree.pattern.lower(), pieces).schedule
+    return tree_schedule(counts, model.system.tree.pattern.lower(), pieces)
 
 
 @pytest.mark.parametrize(("preset", "nodes"), [("hgx-h100", 1), ("dgx-a100-hdr200", 3), ("hgx-h100-ndr400", 4)])
