@@ -104,9 +104,16 @@ def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> N
         (("--hosts", "a,b", "--launcher", "x"), "expected mpirun or slurm"),
         (("--hosts", "a,b", "--size", "3"), "expected 1 MiB at least"),
         (("/dev/zero",), "found no file"),
+        (("empty.log",), "empty.log: found an empty file, expected the log of a run of nccl-tests"),
+        (("binary.log",), "binary.log: found binary data, expected the log of a run of nccl-tests"),
     ],
 )
-def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], message: str) -> None:
+def test_a_question_without_sense_ends_with_status_2(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.log").touch()
+    Path("binary.log").write_bytes(bytes(range(256)))
     done = doctor(*words)
     text = done.output + str(done.exception or "")
     assert message in " ".join(text.replace("│", " ").split()), text
