@@ -127,8 +127,8 @@ class AskedOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Training: sequences of a step, of all replicas (default: as --micro-batches make). Generation: requests "
-            "that each replica has at once (default: 1, unless --rate).",
+            help="Training: sequences of a step, of all replicas (default: as --micro-batches make). Generation: "
+            "requests that each replica has at once (default: 1, unless --rate).",
         ),
     ] = None
     micro_batch: Annotated[
