@@ -199,3 +199,5 @@ def test_the_page_has_the_answer_the_suspects_and_every_test(checkout: Path, tmp
     text = page.read_text(encoding="utf-8")
     assert result.stdout.splitlines()[0] in text
     assert all(words in text for words in ("n5: its network", "commsimChart", "all_reduce of", "9.88 ms"))
+    assert "nothing says it, so assumed: 8 GPUs a host (--gpus), 8 network cards a host (--nics)" in text
+    assert '"n5: card 7"' in text  # a name that a narrow screen does not cut
