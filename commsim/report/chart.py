@@ -126,10 +126,10 @@ def apart(series: Series, wide: float, high: float, others: Sequence[Series] = (
     where it would leave the picture (`static/chart_panels.js`).
     """
     shown: list[tuple[float, float]] = []
-    labels = []
+    labels = list[str]()
     points = [(float(x), float(y or 0.0)) for other in others for x, y in zip(other.x, other.y, strict=True)]
     places = [at for at, _ in points] or [0.0]
-    middle = min(places) + 0.45 * (max(places) - min(places))
+    middle = (min(places) + max(places)) / 2
     for x, y, text in zip(series.x, series.y, series.labels, strict=True):
         at = (float(x), float(y or 0.0))
         free = all(abs(at[0] - a) > wide or abs(at[1] - b) > high for a, b in shown)
