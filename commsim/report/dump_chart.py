@@ -31,7 +31,7 @@ def dump_chart(job: JobDiagnosis) -> Chart | None:
         shown = sorted(timed, key=lambda w: -w.cost_s)[: max(1, MOST_SPANS // (3 * len(ranks)))]
         notes += [f"of {len(timed):,} calls the {len(shown):,} costliest"] if len(shown) < len(timed) else []
         left = len(known) - len(timed)
-        notes += [f"{left:,} more in which the recording starts are not drawn"] if left else []
+        notes += [f"not drawn: {left:,} in which the recording starts"] if left else []
         spans, axis = tuple(_calls(job, ranks, shown)), Axis("time since the first call drawn", unit="s")
     else:
         spans, axis = tuple(_sums(job, ranks)), Axis(f"time in {len(job.judged):,} collectives", unit="s")

@@ -58,5 +58,5 @@ def test_columns_without_a_value_are_left_out(checkout: Path) -> None:
 def test_of_many_calls_the_costliest_are_drawn_and_it_is_said(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SPANS", 24)
     chart = _chart(checkout, "gloo-late")
-    assert chart.note == "of 11 calls the 2 costliest; 1 more in which the recording starts are not drawn"
+    assert chart.note == "of 11 calls the 2 costliest; not drawn: 1 in which the recording starts"
     assert "all_reduce #1" not in {span.note.partition(" of ")[0] for span in chart.spans}
