@@ -47,6 +47,7 @@ def slow_log(path: Path) -> None:
 def measured(tree: Path, command: str) -> tuple[float, float]:
     """Wall and CPU seconds of one command of a checkout; RuntimeError where it fails."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as after an install: modules are not compiled at each start
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "commsim", *command.split()],

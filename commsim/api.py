@@ -17,7 +17,7 @@ from commsim.report.answers import Compared, Planned, Swept
 from commsim.report.explained import Explained
 from commsim.report.machines import Machines
 from commsim.report.ran import Ran
-from commsim.scenario.arguments import Size, file_path, override_texts, whole_number
+from commsim.scenario.arguments import Size, file_path, override_texts, scenario_name, whole_number
 from commsim.scenario.arguments import sizes as sizes_of
 from commsim.scenario.cost_question import AnyMachine, AskedCall
 from commsim.scenario.cost_source import GroupRanks, shared_table
@@ -148,7 +148,7 @@ def _asked(
             raise_faults(faults)
         scenarios = [of_mapping]
     else:
-        scenarios = load_scenarios(find_scenario(str(scenario), function), overrides)
+        scenarios = load_scenarios(find_scenario(scenario_name(scenario), function), overrides)
     named = "FILE" if isinstance(scenario, Mapping) else str(scenario)
     return [_Asked(one, shlex.join(["commsim", "run", named, *overrides])) for one in scenarios]
 
@@ -288,7 +288,7 @@ def plan(file: str | Path, *overrides: str, simulate: bool = True, **question: U
         path = Path()
         asked, document = asked_plan(question_in_keywords(file, question, known=PlanKeywords), words)
     else:
-        path = find_scenario(str(file), "cs.plan")
+        path = find_scenario(scenario_name(file), "cs.plan")
         asked, document = read_plan(path, words)
     spec = asked.plan
     machines = machines_of(spec, document, path.parent)
@@ -320,7 +320,7 @@ def serve(file: str | Path, *overrides: str) -> ServingPlan:
     from commsim.scenario.load import plain_yaml
 
     words = override_texts(overrides)
-    path, answer, begun = find_scenario(str(file)), serving.ServingAnswer(), process_time()
+    path, answer, begun = find_scenario(scenario_name(file)), serving.ServingAnswer(), process_time()
     question, document = read_serving(path, words)
     spec = question.serve
     serving.search(spec, serving.machines_of(spec, document, path.parent), answer)
@@ -349,7 +349,7 @@ def sweep(file: str | Path, *overrides: str, workers: int = 1, **question: Unpac
             warnings.warn(text, CommsimWarning, stacklevel=2)
         base = f"# taken where nothing is said: {asked.assumed}\n{asked.text}" if asked.assumed else asked.text
     else:
-        path = find_scenario(str(file), "cs.sweep")
+        path = find_scenario(scenario_name(file), "cs.sweep")
         asked, base = read_sweep(path, words), path.read_text(encoding="utf-8")
     answers = [answer for some in run_local(asked, list(asked.points()), processes) for answer in some]
     answers.sort(key=lambda answer: answer.number)

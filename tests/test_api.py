@@ -247,6 +247,7 @@ TEXT = "expected a text key.path=value"
         ("run", ("all_reduce", {"library.version": "2.28.9"}), ONE, f"found a mapping with library.version, {TEXT}"),
         ("run_all", ("allreduce-8-h100", b"a=b"), {}, f"^override: found b'a=b', {TEXT}"),
         ("sweep", ("all_reduce", 3), ONE, f"^override: found 3, {TEXT}"),
+        *(((name, (3,), {}, "^found 3, expected a scenario: a file,")) for name in ("run", "explain", "plan", "sweep")),
         ("plan", ("llama-3-8b", None), {"on": "hgx-h100-ndr400"}, f"^override: found nothing, {TEXT}"),
         ("serve", ("llama-3-8b", 3), {}, f"^override: found 3, {TEXT}"),
         ("explore", ("allreduce-8-h100", 3), {}, f"^override: found 3, {TEXT}"),

@@ -143,7 +143,7 @@ def doctor(
         from commsim.report.doctor_page import doctor_page
         from commsim.report.page import html as page_text
 
-        paths.append(write_atomically(html, page_text(doctor_page(diagnosis, cluster))))
+        paths.append(write_atomically(html, page_text(doctor_page(diagnosis, cluster, assumed(findings, cluster)))))
     scripts = _plan(plan, diagnosis, cluster, launcher) if plan is not None else []
     if json_output:
         from commsim.report.diagnosis import diagnosis_dict

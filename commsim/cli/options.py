@@ -127,13 +127,16 @@ class AskedOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Training: sequences of a step (default: of --micro-batches). Generation: requests that each replica "
-            "has at once (default: 1, unless --rate).",
+            help="Training: sequences of a step, of all replicas (default: as --micro-batches make). Generation: "
+            "requests that each replica has at once (default: 1, unless --rate).",
         ),
     ] = None
-    micro_batch: Annotated[int | None, typer.Option(min=1, help="Training: sequences of a pass (default: 1).")] = None
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, help="Training: sequences of a micro-batch (default: 1).")
+    ] = None
     micro_batches: Annotated[
-        int | None, typer.Option(min=1, help="Training: passes of each replica (default: 4 per pipeline stage).")
+        int | None,
+        typer.Option(min=1, help="Training: micro-batches of each replica in a step (default: 4 per pipeline stage)."),
     ] = None
     seq_len: Annotated[
         int | None, typer.Option(min=1, help="Training: tokens of a sequence (default: the model's).")

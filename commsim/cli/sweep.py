@@ -122,7 +122,7 @@ def sweep(
         summary |= _finish([folder / name], folder, parquet, plan, page, overrides or ())
     _say(summary, folder / name, json_output)
     if summary.get("failed") == len(points):
-        raise typer.Exit(1)
+        raise typer.Exit(2)  # as where `run` refuses the one point that it has
 
 
 def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
@@ -165,7 +165,7 @@ def merge(
     summary = _finish(journals, folder, parquet)
     _say(summary, folder, json_output)
     if summary["failed"] == summary["points"]:
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def _finish(

@@ -168,7 +168,10 @@ def _add_log(path: Path, text: str, findings: DoctorInput) -> None:
             per_host = Counter(host for _, host, _ in section.ranks.values())
             findings.gpus = max(findings.gpus, *per_host.values())
     if len(findings.results) == before:
-        message = "found no run with its rows and its hosts (lines 'Rank 0 ... on HOST device 0'), expected one"
+        what = "found no run with its rows and its hosts (lines 'Rank 0 ... on HOST device 0')"
+        if "\0" in text or not text.strip():
+            what = f"found {'binary data' if text.strip() else 'an empty file'}"
+        message = f"{what}, expected the log of a run of nccl-tests"
         raise_faults([Fault(str(path), 0, 0, "", message)], LogFormatError)
 
 

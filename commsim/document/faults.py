@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
@@ -211,6 +212,8 @@ _KINDS = {
 
 
 def _expected(item: _Item, slots: Sequence[Slot]) -> str:
+    if isinstance(item.value, float) and not isfinite(item.value):
+        return f"a finite number{bounds(slots)}"
     if item.kind in _KINDS:
         whole = isinstance(item.value, int) and all(s.kind is not float for s in slots)
         number = "a whole number" if whole else "a number"

@@ -70,6 +70,10 @@ class Document:
         """The exception of one `fault`."""
         return ScenarioError([self.fault(path, message)])
 
+    def overridden(self, path: KeyPath) -> bool:
+        """Whether an override set the value at ``path``, or one that it is part of."""
+        return any(path[: len(o)] == o for o in self.overrides)
+
     def _mark(self, path: KeyPath, at_key: bool) -> Mark:
         if at_key and path in self.key_marks:
             return self.key_marks[path]

@@ -14,13 +14,14 @@ hop has the share that the busiest of these links leaves a channel (`commsim.ncc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 
-from commsim.collectives.schedule import Op
 from commsim.engine.program import Program
 from commsim.engine.simulate import simulate
 from commsim.nccl.channels import Call
@@ -31,7 +32,7 @@ from commsim.nccl.messages import message_turn, network_hop
 from commsim.nccl.nodes import Kind, Nodes, slowed
 from commsim.nccl.protocols import WARP, Part, chunk_bytes
 from commsim.nccl.system import System
-from commsim.nccl.tree_rows import PAIR, tree_rows
+from commsim.nccl.tree_rows import PAIR, Hops, tree_rows
 from commsim.topology.kinds import LINK_NAMES, LinkKind
 from commsim.topology.node_routes import NodeRoutes
 from commsim.units import GIGA
@@ -61,17 +62,19 @@ def piece_bytes(system: System, call: Call) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shape:
-    """The rows of one pair of trees in a number of pieces: all of a Program but sizes, delays and rates."""
+class _Rates:
+    """What hops and links take in one cut of a call: seconds of each hop, (hops,), and bytes/s of each link."""
 
-    program: Program
-    piece: npt.NDArray[np.integer]  # of each row
-    sender: Int64  # of each row: the kind of its sender's node
-    across: npt.NDArray[np.bool_]  # to another node
+    delay_s: Float64
+    bandwidth: Float64
+
+
+_MOST_KNOWN = 4096
+_KNOWN: dict[bytes, tuple[float, float, int]] = {}
 
 
 class TreeTimer:
-    """Times tree all_reduce calls of one communicator; rows and routes of equal cuts are made once.
+    """Times tree all_reduce calls of one communicator; what is one program, on any machine, is simulated once.
 
     A cut into many pieces is not simulated: the time is A + F * piece (the whole transfer, and filling the tree up and
     down with one piece), so that two coarser cuts give it (tests/nccl/test_nccl_tree.py compares with the fine cut).
@@ -80,7 +83,6 @@ class TreeTimer:
     def __init__(self, nodes: Nodes, coarse: int = 32) -> None:
         self.nodes = nodes
         self._links = _Links(nodes)
-        self._shapes: dict[int, _Shape] = {}
         self._smaller: list[TreeTimer] = []
         self._coarse = coarse  # pieces of the coarsest cut that is simulated in place of a finer one
 
@@ -114,53 +116,76 @@ class TreeTimer:
 
     def _run(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> tuple[float, float, str]:
         """Seconds of one simulation, how long the busiest link was held, and what that link is."""
-        # Children of one node finish at different times, so that the order of the rows is not that on the links.
-        program = self.program(nodes, call, nbytes, pieces)
-        outcome = simulate(program, in_order=False)
-        busy = float(outcome.link_busy_s.max())
-        # What lies behind a narrow link on a route is held as long as it: the narrowest of them is what limits.
-        held = np.flatnonzero(outcome.link_busy_s >= busy * (1 - _ROUNDING))
-        return float(outcome.makespan_s), busy, self._links.name(int(held[program.link_bandwidth[held].argmin()]))
+        rates = self._rates(nodes, call, nbytes, pieces)
+        parts = (self._way, b"%d %d " % (nbytes, pieces), rates.delay_s.tobytes(), rates.bandwidth.tobytes())
+        key = blake2b(b"".join(parts), digest_size=16).digest()
+        if key not in _KNOWN:
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = _simulated(self._program(rates, nbytes, pieces))
+        makespan_s, busy_s, link = _KNOWN[key]
+        return makespan_s, busy_s, self._links.name(link)
 
-    def program(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> Program:
-        """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
-        shape = self._shapes.get(pieces)
-        if shape is None:
-            shape = self._shapes[pieces] = self._shape(pieces)
+    def _rates(self, nodes: Nodes, call: Call, nbytes: int, pieces: int) -> _Rates:
+        """What the cut of a call into so many pieces takes of hops and links."""
         # Payload of a message between nodes: a chunk (`commsim.nccl.protocols`), or all that the channel has.
         message = max(1, min(tree_chunk(nodes.system, call), nbytes))
         kinds, name = nodes.kinds, call.protocol.name
         inside = [k.parameters.hop_inside(k.parameters.tree_hop, k.machine.intra_kind, name) for k in kinds]
         network = [_network_hop(k, call, message, nbytes / pieces) if nodes.count > 1 else 0.0 for k in kinds]
-        small, larger = divmod(nbytes, pieces)
-        return replace(
-            shape.program,
-            nbytes=small + (shape.piece < larger),
-            delay_s=np.where(shape.across, np.array(network)[shape.sender], np.array(inside)[shape.sender]),
-            link_bandwidth=self._links.bandwidth(nodes, call, nbytes, message),
-        )
+        hops, comm = self._hops, self.nodes.comm
+        sender, receiver = comm.node_of[hops.src], comm.node_of[hops.dst]
+        kind = comm.kind[sender]
+        delay_s = np.where(sender != receiver, np.array(network)[kind], np.array(inside)[kind])
+        return _Rates(delay_s, self._links.bandwidth(nodes, call, nbytes, message))
 
-    def _shape(self, pieces: int) -> _Shape:
-        counts, pattern = tuple(self.nodes.comm.counts.tolist()), self.nodes.system.tree.pattern.lower()
-        rows = tree_rows(counts, pattern, pieces)
-        schedule, (succ_ptr, succ_idx) = rows.schedule, rows.followers
-        node, n = self.nodes.comm.node_of, self.nodes.comm.ranks
-        src, dst, up = schedule.src.astype(np.int64), schedule.dst.astype(np.int64), schedule.op == Op.REDUCE
-        routes, route = np.unique(((src * n + dst) * PAIR + schedule.channel) * 2 + up, return_inverse=True)
-        route_ptr, route_link = self._links.routes(routes // (4 * n), routes // 4 % n, routes % 4)
-        program = Program(
-            nbytes=np.zeros(schedule.rows, np.int64),
-            route=route.reshape(-1).astype(np.int32),
-            delay_s=np.zeros(schedule.rows),
-            succ_ptr=succ_ptr,
-            succ_idx=succ_idx,
+    def _program(self, rates: _Rates, nbytes: int, pieces: int) -> Program:
+        """What the engine runs: the sender's thread block, then the links of the route at the pair's share."""
+        rows = tree_rows(*self._trees, pieces)
+        small, larger = divmod(nbytes, pieces)
+        route_ptr, route_link = self._routes
+        return Program(
+            nbytes=small + (rows.piece < larger).astype(np.int64),
+            route=rows.hop,
+            delay_s=rates.delay_s[rows.hop],
+            succ_ptr=rows.followers[0],
+            succ_idx=rows.followers[1],
             route_ptr=route_ptr,
             route_link=route_link,
-            link_bandwidth=np.ones(self._links.count),
+            link_bandwidth=rates.bandwidth,
             link_latency=np.zeros(self._links.count),
         )
-        kind = self.nodes.comm.kind[node[src]]
-        return _Shape(program, rows.piece, kind, node[src] != node[dst])
+
+    @cached_property
+    def _trees(self) -> tuple[tuple[int, ...], str]:
+        """Ranks of the nodes, and the pattern of the trees."""
+        return tuple(self.nodes.comm.counts.tolist()), self.nodes.system.tree.pattern.lower()
+
+    @cached_property
+    def _hops(self) -> Hops:
+        """The hops of the rows, which are those of one piece."""
+        return tree_rows(*self._trees, 1).hops
+
+    @cached_property
+    def _routes(self) -> tuple[Int64, Int32]:
+        """The links of each hop, in CSR form."""
+        return self._links.routes(self._hops.src, self._hops.dst, self._hops.way)
+
+    @cached_property
+    def _way(self) -> bytes:
+        """What programs have of the machine but delays and rates."""
+        route_ptr, route_link = self._routes
+        return repr(self._trees).encode() + route_ptr.tobytes() + route_link.tobytes()
+
+
+def _simulated(program: Program) -> tuple[float, float, int]:
+    """Seconds of one simulation, how long the busiest link was held, and which link is the narrowest held so long."""
+    # Children of one node finish at different times, so that the order of the rows is not that on the links.
+    outcome = simulate(program, in_order=False)
+    busy = float(outcome.link_busy_s.max())
+    # What lies behind a narrow link on a route is held as long as it: the narrowest of them is what limits.
+    held = np.flatnonzero(outcome.link_busy_s >= busy * (1 - _ROUNDING))
+    return float(outcome.makespan_s), busy, int(held[program.link_bandwidth[held].argmin()])
 
 
 class _Links:

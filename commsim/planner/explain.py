@@ -24,7 +24,6 @@ from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
 from commsim.scenario.perfect import SYNTHESIZED
 from commsim.scenario.predictors import Cache, row_predictor
-from commsim.scenario.rows import Pace
 from commsim.scenario.run import Prepared, prepare
 from commsim.scenario.workload.training import TrainingWork
 from commsim.synthesis.bound import sharpened
@@ -154,12 +153,13 @@ def _collective(
         base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
 
     def gain(change: Change) -> Gain:
-        other = _row(_built(base, scenario, change.values, cache), size, cache, change.pace)
-        if change.runs not in (None, (other.algorithm, other.protocol)):
-            raise InfeasibleError(f"NCCL takes {other.algorithm}/{other.protocol} instead")
-        choice = "/".join(part for part in (other.algorithm, other.protocol) if part)
+        other = _built(base, scenario, change.values, cache)
+        new = row_predictor(other.scenario, other.topology, other.scenario.collectives[0], cache, change.pace)
+        seconds, *way = new.timed(size)
+        if change.runs not in (None, tuple(way)):
+            raise InfeasibleError(f"NCCL takes {'/'.join(way)} instead")
         overrides = _overrides(change, place, scenario)
-        return Gain(change.what, other.time_s, row.time_s - other.time_s, overrides, choice=choice)
+        return Gain(change.what, seconds, row.time_s - seconds, overrides, choice="/".join(filter(None, way)))
 
     changes = [*machine_changes(ready.topology), *collective_changes(ready.scenario, ready.topology, work)]
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
@@ -300,10 +300,6 @@ def _built(base: Document, scenario: Scenario, values: dict[str, object], cache:
     if changed is None or faults:
         raise_faults(faults)
     return prepare(changed, cache)
-
-
-def _row(ready: Prepared, size: int, cache: Cache, pace: Pace | None) -> Row:
-    return row_predictor(ready.scenario, ready.topology, ready.scenario.collectives[0], cache, pace)(size)
 
 
 def _overrides(change: Change, place: int, scenario: Scenario) -> str:

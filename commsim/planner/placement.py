@@ -60,7 +60,7 @@ def placement_cost(ready: Prepared, size: int, seconds: float, limit: str, cache
     for what, advice, nodes in others:
         placement = PlacementSpec(nodes=tuple(nodes.tolist()), gpus=gpus)
         scenario = ready.scenario.model_copy(update={"placement": placement})
-        time_s = row_predictor(scenario, topology, scenario.collectives[0], cache)(size).time_s
+        time_s = row_predictor(scenario, topology, scenario.collectives[0], cache).seconds(size)
         rivals.append(Rival(what, advice, time_s, f"'placement={_flow(placement)}'"))
     return PlacementCost(len(where.ranks), topology.world_size, seconds, limit, tuple(rivals))
 

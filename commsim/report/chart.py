@@ -7,7 +7,7 @@ inline, and `chart_figure.py` on paper, with matplotlib.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -119,13 +119,23 @@ class Span:
     high: float = 0.86
 
 
-def apart(series: Series, wide: float, high: float) -> tuple[str, ...]:
-    """The labels of points, but for those that would lie over another; a label is so many units wide and high."""
+def apart(series: Series, wide: float, high: float, others: Sequence[Series] = ()) -> tuple[str, ...]:
+    """The labels of points, but for those that would lie over another; a label is so many units wide and high.
+
+    But for the first label none lies over a point of `others` either. A label stands right of its point, and left of it
+    where it would leave the picture (`static/chart_panels.js`).
+    """
     shown: list[tuple[float, float]] = []
-    labels = []
+    labels = list[str]()
+    points = [(float(x), float(y or 0.0)) for other in others for x, y in zip(other.x, other.y, strict=True)]
+    places = [at for at, _ in points] or [0.0]
+    middle = (min(places) + max(places)) / 2
     for x, y, text in zip(series.x, series.y, series.labels, strict=True):
         at = (float(x), float(y or 0.0))
         free = all(abs(at[0] - a) > wide or abs(at[1] - b) > high for a, b in shown)
+        side = 1.0 if at[0] < middle else -1.0
+        beside = [a for a, b in points if 0 < side * (a - at[0]) < wide and abs(b - at[1]) < high]
+        free = free and (not beside or not labels)
         labels.append(text if free else "")
         shown += [at] if free and text else []
     return tuple(labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from commsim.doctor.cluster import HostCluster
@@ -16,8 +18,8 @@ _MOST = 40  # bars of a chart
 _LEAST = 0.005  # probability from which on there is a bar
 
 
-def doctor_page(d: Diagnosis, cluster: HostCluster) -> Page:
-    """The answer, its suspects and hosts as bars, every test, and those to run next."""
+def doctor_page(d: Diagnosis, cluster: HostCluster, assumed: Sequence[str] = ()) -> Page:
+    """The answer, its suspects and hosts as bars, every test, those to run next, and what was `assumed`."""
     sections = []
     if d.suspicions and d.observed:
         rows = [(s.name, 100 * s.probability, 100 * s.share, s.gain) for s in d.suspicions]
@@ -32,12 +34,16 @@ def doctor_page(d: Diagnosis, cluster: HostCluster) -> Page:
     if following:
         sections.append(Section("Next tests", (table(["test", "tells (bits)"], following),)))
     notes = tuple(line.removeprefix("# ") for line in diagnosis_lines(d)[1:] if line.startswith("# no further test"))
-    return Page("Diagnosis of a cluster", "Which part is slow?", (verdict_line(d), *notes), tuple(sections))
+    answer = (verdict_line(d), *notes)
+    mind = (f"nothing says it, so assumed: {', '.join(assumed)}",) if assumed else ()
+    return Page("Diagnosis of a cluster", "Which part is slow?", answer, tuple(sections), mind)
 
 
 def suspects_chart(d: Diagnosis) -> Chart:
     """A bar per suspect, the likeliest first: the probability that it is slow."""
-    return _bars([(s.name, s.probability) for s in d.suspicions], "Suspects", "parts")
+    # A narrow screen cuts names off at their end: what else the part is, which the table says, is left out.
+    names = [s.name.partition(", ")[0].partition(" or ")[0].replace("network card ", "card ") for s in d.suspicions]
+    return _bars([(name, s.probability) for name, s in zip(names, d.suspicions, strict=True)], "Suspects", "parts")
 
 
 def hosts_chart(d: Diagnosis, cluster: HostCluster) -> Chart:

@@ -22,14 +22,17 @@ def dump_chart(job: JobDiagnosis) -> Chart | None:
     """
     if not job.waits:
         return None
-    timed = [wait for wait in job.waits if wait.start_s]
+    known = [wait for wait in job.waits if wait.start_s]
+    timed = _counted(job, known)
     every = sorted({rank for wait in timed or job.waits for rank in wait.waiting_s})
     ranks = every[:_MOST_RANKS]
     notes = [f"{len(every) - len(ranks):,} more ranks are not drawn"] if len(every) > len(ranks) else []
     if timed:
         shown = sorted(timed, key=lambda w: -w.cost_s)[: max(1, MOST_SPANS // (3 * len(ranks)))]
         notes += [f"of {len(timed):,} calls the {len(shown):,} costliest"] if len(shown) < len(timed) else []
-        spans, axis = tuple(_calls(job, ranks, shown)), Axis("time since the first call", unit="s")
+        left = len(known) - len(timed)
+        notes += [f"not drawn: {left:,} in which the recording starts"] if left else []
+        spans, axis = tuple(_calls(job, ranks, shown)), Axis("time since the first call drawn", unit="s")
     else:
         spans, axis = tuple(_sums(job, ranks)), Axis(f"time in {len(job.judged):,} collectives", unit="s")
     if not spans:
@@ -43,6 +46,16 @@ def dump_chart(job: JobDiagnosis) -> Chart | None:
         key=tuple((name, colour) for name, colour in _KEY if colour in drawn),
         note="; ".join(notes),
     )
+
+
+def _counted(job: JobDiagnosis, timed: Sequence[CallWait]) -> list[CallWait]:
+    """The calls without those in which the recording starts: ranks wait so long there that of the rest nothing shows.
+
+    What a finding names is drawn all the same.
+    """
+    judged = {id(wait) for wait in job.judged}
+    named = {(finding.group, finding.sequence) for finding in job.findings}
+    return [w for w in timed if id(w) in judged or (w.match.group.name, w.match.sequence) in named]
 
 
 def _title(job: JobDiagnosis) -> str:

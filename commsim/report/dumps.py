@@ -182,6 +182,12 @@ def _by_rank(seconds: Mapping[int, float]) -> dict[str, float]:
 # -- the page ---------------------------------
 
 
+def _filled(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The columns in which some row has a value: a recorder without ends leaves some empty."""
+    kept = [i for i, column in enumerate(zip(*rows, strict=True)) if any(cell not in (None, "") for cell in column)]
+    return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
 def dump_page(found: JobDiagnosis) -> Page:
     """The same as a page to mail."""
     chart = dump_chart(found)
@@ -199,14 +205,14 @@ def dump_page(found: JobDiagnosis) -> Page:
     head = ["collective", "group", "ranks", "size", "type", "calls", "waiting (us)", "transfer (us)", "expected (us)",
             "measured over expected"]  # fmt: skip
     if rows:
-        sections.append(Section("Calls", (table(head, rows),)))
+        sections.append(Section("Calls", (table(*_filled(head, rows)),)))
     ranks = [
         (r.rank, r.calls, microseconds(r.waiting_s), _us(r.transfer_s), r.times_last, microseconds(r.cost_s))
         for r in found.ranks
     ]
     if ranks:
         head = ["rank", "calls", "waiting (us)", "transfer (us)", "came last", "cost the others (us)"]
-        sections.append(Section("Ranks", (table(head, ranks),)))
+        sections.append(Section("Ranks", (table(*_filled(head, ranks)),)))
     files = tuple((found.job.kind, str(dump.path)) for dump in found.job.dumps)
     sections.append(Section("Where the figures come from", (Facts(files),)))
     return Page("Dumps of a job", "What was wrong?", found.answer, tuple(sections), found.notes, found.job.kind)

@@ -55,7 +55,7 @@ def bound_words(explanation: Explanation) -> list[str]:
         return rl_words(explanation.rl)
     assert explanation.row is not None
     row, path = explanation.row, explanation.use.bottleneck if explanation.use else ""
-    lines = _row_words(explanation.title, row, path)
+    lines = _row_words(explanation, row, path)
     if explanation.limit_s and row.time_s:
         least, part = format_time(explanation.limit_s), percent(explanation.limit_s / row.time_s)
         lines.append(f"No algorithm takes less than {least} here, {part} of that.")
@@ -89,16 +89,26 @@ def _perfect_words(explanation: Explanation) -> list[str]:
     ]
 
 
-def _row_words(title: str, row: Row, path: str) -> list[str]:
+def _passed_on(explanation: Explanation) -> str:
+    """The bytes that take the time where no link is busy for half of it, as hops pass them on in turn; else empty."""
+    row, (most, seconds) = explanation.row, next(iter(explanation.parts.items()), ("", 0.0))
+    late = row is not None and row.bottleneck == "latency"
+    return most if late and most.startswith("bytes ") and seconds >= 0.5 * explanation.seconds else ""
+
+
+def _row_words(explanation: Explanation, row: Row, path: str) -> list[str]:
+    passed, work = _passed_on(explanation), f"; {_at_work(row)}" if row.busiest_link else ""
     if row.bottleneck == "launch":
         why = f"the launch: the host needs {format_time(row.launch_s)} per call, the kernel {format_time(row.kernel_s)}"
+    elif passed:
+        share = percent(explanation.parts[passed] / explanation.seconds)
+        why = f"{passed}, one hop after the other: {share} of the time{work}"
     elif row.bottleneck == "latency":
-        why = "latency: hops that wait for each other"
-        why += f"; {_at_work(row)}" if row.busiest_link else ""
+        why = f"latency: hops that wait for each other{work}"
     else:
         why = _RESOURCES.get(row.bottleneck, row.bottleneck or "nothing named")
         why += f": {_at_work(row, row.bottleneck)}" if row.busiest_link else ""
-    lines = [f"{title}: {format_time(row.time_s)}, bound by {why}."]
+    lines = [f"{explanation.title}: {format_time(row.time_s)}, bound by {why}."]
     if row.limiting_place:
         lines.append(f"Slower than the rest of the machine, and the limit: {row.limiting_place}.")
     if "most of it over" in path:  # of the critical path
@@ -285,7 +295,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
     if row is not None:
         bound = {
             "size_bytes": row.size_bytes,
-            "bound_by": row.bottleneck,
+            "bound_by": _passed_on(explanation) or row.bottleneck,
             "busiest": row.busiest_link,
             "busy_share": row.busiest_share,
         }

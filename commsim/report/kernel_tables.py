@@ -9,11 +9,15 @@ from commsim.kernels.choice import FRAMEWORKS
 from commsim.nccl.version import format_version
 from commsim.planner.kernels import KernelStretch, KernelTuning, notes_of
 from commsim.report.crossover import Winner, plot_map
-from commsim.report.tables import folded
+from commsim.report.tables import folded, width
 from commsim.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_WIDE, _NARROW = 20, 8
+"""Columns of the sizes at most, and where a terminal has no room for that."""
 
 
 def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
@@ -26,13 +30,15 @@ def kernel_tables(tunings: Sequence[KernelTuning]) -> str:
         f"# NCCL {version}{env}: {', '.join(contest.candidates)}",
         *(f"# note: {text}" for text in notes_of(tunings)),
     ]
+    first = _WIDE if width() >= _WIDE + 52 else _NARROW
     for t in tunings:
-        lines.append(f"# {t.ranks} GPUs   {'from':>9}  {'quickest':<29} {'takes':>9}  {'NCCL':>9}")
+        head = f"{'from':>{first - len(str(t.ranks)) - 7}}  {'quickest':<29} {'takes':>9}  {'NCCL':>9}"
+        lines += (
+            [f"# {t.ranks} GPUs{head}"] if first == _WIDE else [f"# {t.ranks} GPUs: from, quickest, takes, NCCL takes"]
+        )
         for stretch in t.winners:
             of = {name: format_time(float(f"{s:.3g}")) for name, s in t.seconds[stretch.low].items()}
-            lines.append(
-                f"           {format_bytes(stretch.low):>9}  {stretch.name:<29} {of['winner']:>9}  {of['nccl']:>9}"
-            )
+            lines.append(f"{format_bytes(stretch.low):>{first}}  {stretch.name:<29} {of['winner']:>9}  {of['nccl']:>9}")
         for name in FRAMEWORKS:
             lost = f"{100.0 * t.lost[name]:.1f} % lost on average"
             lines.append(f"#   {name} ships: {_words(t.shipped[name])}; {lost}")

@@ -36,13 +36,25 @@ def pictures(saved: Saved, name: str, selection: PictureChoice | None = None) ->
     possible = kinds_of(saved)
     if name not in possible:
         fault = f"found the kind {name!r}" if name else "found no --kind"
+        if not possible:
+            raise CommsimError(f"{saved.name}: {_none_shown(saved)}")
         shown = "".join(f"\n  {kind:<10} {KINDS[kind].shows}" for kind in possible)
-        listed = f"expected one of those that this {saved.sort} can show:{shown}" if possible else "it can show none"
-        raise CommsimError(f"{saved.name}: {fault}, {listed}")
+        raise CommsimError(f"{saved.name}: {fault}, expected one of those that this {saved.sort} can show:{shown}")
     made = list(KINDS[name].draw(saved, selection or PictureChoice()))
     if not made:
         raise CommsimError(f"{saved.name}: found nothing to draw as {name}")
     return made
+
+
+def _none_shown(saved: Saved) -> str:
+    """Why a result has no picture."""
+    if saved.sort != "sweep":
+        return f"found nothing that a picture of a {saved.sort} can show"
+    if all(point["error"] for point in saved.points):
+        return "found no point with an answer, expected one at least to draw"
+    paths = dict.fromkeys(name for point in saved.points for name in point["values"])
+    of_words = f" (found words along {', '.join(paths)})" if paths else ""
+    return f"no picture of this sweep: expected several numbers along a path{of_words}, or several sizes at a point"
 
 
 # -- collectives ---------------------------------

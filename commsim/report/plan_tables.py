@@ -265,7 +265,7 @@ def choices_chart(listed: Sequence[dict[str, Any]], title: str) -> Chart:
     costs, memory = [_cost(r) for r in listed], [float(r["memory_GiB"]) for r in listed]
     low, high = min(costs), max(costs)
     named = replace(_places(FRONT, front, style.INK), labels=tuple(map(_cut_words, front)))
-    clear = apart(named, 0.3 * (max(memory) - min(memory)), 0.05 * (high - low))
+    clear = apart(named, 0.3 * (max(memory) - min(memory)), 0.05 * (high - low), series)
     series.append(replace(named, labels=clear))
     best, shades = listed[0], []
     if margin := best.get("tie_margin"):  # none in files that were written before it was kept

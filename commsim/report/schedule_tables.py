@@ -24,7 +24,7 @@ def algorithm_table(entries: Sequence[tuple[str, str, Sequence[str], str]]) -> s
     """(collective, algorithm, options, summary) rows under a header; ends without a newline."""
     header = ("collective", "algorithm", "options", "what it does")
     rows = [(c, a, ", ".join(options) or "-", summary) for c, a, options, summary in entries]
-    return "\n".join(aligned([header, *rows], range(len(header))))
+    return "\n".join(aligned([header, *rows], range(len(header)), spare=(2,)))
 
 
 def step_table(schedule: Schedule, *, width: int = 100, ranks: int | None = 16, steps: int | None = 40) -> str:

@@ -33,7 +33,7 @@ CAUSES = {
 """Of the time of a training step."""
 
 PASSES = {
-    "F": COMPUTE, "B": BACKWARD, "I": BACKWARD, "W": "#8FD3B8", "optimizer": OPTIMIZER, "reduce": DP,
+    "F": COMPUTE, "B": BACKWARD, "I": "#00664B", "W": "#8FD3B8", "optimizer": OPTIMIZER, "reduce": DP,
     "gather": "#E8BFD6", "send": PP,
 }  # fmt: skip
 """Of a pipeline: forward, backward (of inputs, of weights), and what is sent, as the axis that sends it."""

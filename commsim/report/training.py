@@ -58,11 +58,11 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
         f"# {step.global_batch_size} sequences of {step.seq_len} tokens, {passes} of "
         f"{step.micro_batch_size}, {'with' if item.contended else 'without'} contention on links",
         "#",
-        f"  step                {format_time(item.step_s):>12}{_band_words(item)}",
+        *_noted(f"  step                {format_time(item.step_s):>12}", _band_words(item)),
         f"  tokens/s/GPU        {item.tokens_per_s_per_gpu:>12.1f}",
         f"  model TFLOP/s/GPU   {item.flop_per_s_per_gpu / 1e12:>12.1f}",
-        f"  MFU                 {item.mfu:>12.1%}  (causal attention counted: {item.mfu_causal:.1%})",
-        f"  HFU                 {item.hfu:>12.1%}  (with what is recomputed)",
+        *_noted(f"  MFU                 {item.mfu:>12.1%}", f"(causal attention counted: {item.mfu_causal:.1%})"),
+        *_noted(f"  HFU                 {item.hfu:>12.1%}", "(with what is recomputed)"),
         *(f"# note: {note}" for note in item.notes),
         "#",
         "# where the time goes (mean stage)",
@@ -123,7 +123,12 @@ def misfit(item: TrainingItem) -> str:
 def _band_words(item: TrainingItem) -> str:
     """Where 8 of 10 published steps of other sources were; blank with parameters of one's own."""
     band = item.band_s
-    return f"  (8 in 10 published: {format_time(band[0])} .. {format_time(band[1])})" if band is not None else ""
+    return f"(8 in 10 published: {format_time(band[0])} .. {format_time(band[1])})" if band is not None else ""
+
+
+def _noted(line: str, note: str) -> list[str]:
+    """A line with a note behind it, which goes on below itself where the terminal is narrow."""
+    return hanging(f"{line}  ", note) if note else [line]
 
 
 def _task_lines(item: TrainingItem) -> list[str]:

@@ -60,6 +60,13 @@ def override_texts(overrides: Sequence[object]) -> list[str]:
     return [one for one in overrides if isinstance(one, str)]
 
 
+def scenario_name(value: object) -> str:
+    """What names a scenario; ScenarioError for what is neither a text nor a path."""
+    if not isinstance(value, (str, PathLike)):
+        raise ScenarioError(f"found {show(value)}, expected a scenario: a file, the name of a shipped one or a mapping")
+    return str(value)
+
+
 def file_path(name: str, value: object) -> Path:
     """The path of a file; ScenarioError for what is neither a text nor a path."""
     if not isinstance(value, (str, PathLike)):

@@ -148,10 +148,11 @@ def _batch(item: dict[str, Any], question: OneLine, replicas: int) -> dict[str, 
         return {"global_batch_size": replicas * passes * pass_size, "micro_batch_size": 1}
     fits, left = divmod(whole, replicas * passes)
     if left or not fits or micro not in (None, fits):
-        of = f"{replicas} x {passes} micro-batches" + ("" if micro is None else f" of {micro}")
+        of = "" if micro is None else f" of {micro}"
         raise ScenarioError(
-            f"{option(question, 'micro_batches')}: found {of} beside a batch of {whole}, expected a batch of "
-            f"{replicas * passes * pass_size}, or one of them left out"
+            f"{option(question, 'micro_batches')}: found {passes} micro-batches{of} on each of {replicas} replicas "
+            f"beside a batch of {whole} sequences, expected a batch of {replicas * passes * pass_size}, or one of the "
+            "two left out"
         )
     return {"micro_batch_size": fits}
 

@@ -186,9 +186,10 @@ class NcclRows(RowPredictor):
             return super().choose(size)
         return self.model.choose(self.work.collective, size)
 
-    def seconds(self, size: int) -> float:
+    def timed(self, size: int) -> tuple[float, str, str]:
         """As of the RowPredictor."""
-        return self.model.predict(self.work.collective, size).time_s + self._late
+        p = self.model.predict(self.work.collective, size)
+        return p.time_s + self._late, p.algorithm, p.protocol
 
     def __call__(self, size: int) -> Row:
         p = self.model.predict(self.work.collective, size)

@@ -20,8 +20,10 @@ def version_of(value: Any, library: str | None, framework: Framework | None) -> 
     ValueError for what is none, and with NCCL, whose version has three numbers.
     """
     if library != "custom_all_reduce":
-        example = f"an NCCL version of three numbers, such as {format_version(ASSUMED)}"
-        raise ValueError(f"found {show(value)}, expected {example}")
+        what = f"{show(value)},"
+        if isinstance(value, float) and len(repr(value).rpartition(".")[2]) == 1:  # 2.30 is read as 2.3
+            what = f"the number {value!r}, which {value!r}0 would be, too;"
+        raise ValueError(f"found {what} expected an NCCL version of three numbers, such as {format_version(ASSUMED)}")
     text = repr(value) if isinstance(value, float) else value
     whole = isinstance(text, str) and _RELEASE.fullmatch(text)
     if not whole:

@@ -96,9 +96,14 @@ class RowPredictor:
         row = self(size)
         return (row.algorithm, row.protocol) if row.protocol else (row.algorithm,)
 
+    def timed(self, size: int) -> tuple[float, str, str]:
+        """The time of the row of a size, its algorithm and protocol, without the rest of it."""
+        row = self(size)
+        return row.time_s, row.algorithm, row.protocol
+
     def seconds(self, size: int) -> float:
-        """The time of the row of a size, without the rest of it."""
-        return self(size).time_s
+        """The time of the row of a size alone."""
+        return self.timed(size)[0]
 
     def __call__(self, size: int) -> Row:
         """The prediction for one size in bytes."""

@@ -378,6 +378,13 @@ def nccl_graphs(scenario: Setting, topology: Topology) -> GraphFile | None:
 _NAME_AND_KEYS = re.compile(r"(?:[^:\s]+: )?(?P<keys>[\w.]+): (?P<rest>.+)", re.DOTALL)
 
 
+def _holds(value: Any, step: str | int) -> bool:
+    """Whether a mapping has a key, or a list an item of a number."""
+    if isinstance(step, int):
+        return isinstance(value, list) and step < len(value)
+    return isinstance(value, dict) and step in value
+
+
 def _topology_fault(document: Document, message: str) -> Fault:
     """At the keys that ``NAME: node.links.1: ...`` begins with if the scenario has them, else at ``topology``."""
     match = _NAME_AND_KEYS.fullmatch(message)
@@ -386,7 +393,7 @@ def _topology_fault(document: Document, message: str) -> Fault:
     for key in match["keys"].split(".") if match else ():
         step = int(key) if isinstance(here, list) and key.isdecimal() else key
         path = (*path, step)
-        if path not in document.marks and path not in document.overrides:
+        if not _holds(here, step) or not (path in document.marks or document.overridden(path)):
             return document.fault(("topology",), message.removeprefix("topology: "))
         here = here[step]
     return document.fault(path, match["rest"] if match else message)

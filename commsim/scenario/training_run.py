@@ -136,8 +136,9 @@ _LOSES = 1.0005
 """How many times as long a step takes before windows are said to lose: less is not seen in what is printed."""
 
 _IDLE: tuple[tuple[str, Callable[[Step], bool], str], ...] = (
-    ("expert_dispatch", lambda s: s.ep == 1, "no expert is on another GPU (ep = 1)"),
-    ("overlap_ep", lambda s: s.ep == 1 and bool(s.overlap_ep), "no expert is on another GPU (ep = 1)"),
+    ("expert_dispatch", lambda s: s.model.moe is None, "the model has no experts"),
+    ("expert_dispatch", lambda s: s.model.moe is not None and s.ep == 1, "no token goes to another GPU (ep = 1)"),
+    ("overlap_ep", lambda s: s.ep == 1 and bool(s.overlap_ep), "no token goes to another GPU (ep = 1)"),
     (
         "overlap_ep",
         lambda s: s.ep > 1 and bool(s.pairs_passes),

@@ -104,9 +104,16 @@ def test_measurements_that_tell_little_say_what_to_run_next(tmp_path: Path) -> N
         (("--hosts", "a,b", "--launcher", "x"), "expected mpirun or slurm"),
         (("--hosts", "a,b", "--size", "3"), "expected 1 MiB at least"),
         (("/dev/zero",), "found no file"),
+        (("empty.log",), "empty.log: found an empty file, expected the log of a run of nccl-tests"),
+        (("binary.log",), "binary.log: found binary data, expected the log of a run of nccl-tests"),
     ],
 )
-def test_a_question_without_sense_ends_with_status_2(words: tuple[str, ...], message: str) -> None:
+def test_a_question_without_sense_ends_with_status_2(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.log").touch()
+    Path("binary.log").write_bytes(bytes(range(256)))
     done = doctor(*words)
     text = done.output + str(done.exception or "")
     assert message in " ".join(text.replace("│", " ").split()), text
@@ -192,3 +199,5 @@ def test_the_page_has_the_answer_the_suspects_and_every_test(checkout: Path, tmp
     text = page.read_text(encoding="utf-8")
     assert result.stdout.splitlines()[0] in text
     assert all(words in text for words in ("n5: its network", "commsimChart", "all_reduce of", "9.88 ms"))
+    assert "nothing says it, so assumed: 8 GPUs a host (--gpus), 8 network cards a host (--nics)" in text
+    assert '"n5: card 7"' in text  # a name that a narrow screen does not cut

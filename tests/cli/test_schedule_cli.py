@@ -82,6 +82,14 @@ def test_check_proves_one() -> None:
     assert data == {"collective": "reduce", "algorithm": "binomial", "ranks": 5, "proven": True, "fault": None}
 
 
+@pytest.mark.parametrize("ranks", ["8", "4,8"])
+def test_nodes_that_an_algorithm_does_not_know_are_told(ranks: str) -> None:
+    told = "warning: --ranks-per-node changes nothing: ring knows no nodes"
+    assert told in schedule("check", "ring", "-n", ranks, "--ranks-per-node", "4").stderr
+    assert told not in schedule("check", "ring", "-n", ranks).stderr
+    assert "changes nothing" not in schedule("check", "tree", "-n", ranks, "--ranks-per-node", "4").stderr
+
+
 def test_check_of_a_wrong_schedule_has_status_1(tmp_path: Path) -> None:
     s = ring_all_reduce(3, 12)
     path = tmp_path / "wrong.json"

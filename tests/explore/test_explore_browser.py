@@ -229,6 +229,16 @@ def test_chunks_travel_step_by_step(opened: Opened) -> None:
     assert state_of(page)["schedule"] == "nvls"
 
 
+def test_an_address_with_an_algorithm_of_another_collective_leaves_the_choice(opened: Opened) -> None:
+    page = opened("#tab=schedule&collective=all_gather&schedule=tree&ranks=12")
+    assert "tree" in (page.text_content("#error") or "")
+    assert page.locator("#schedule-algorithm option").count() > 2
+    settled(page, lambda: page.select_option("#schedule-algorithm", "ring"))
+    assert not page.is_visible("#error")
+    heights = page.evaluate("[...document.querySelectorAll('.holds th')].map(h => h.offsetHeight)")
+    assert len(set(heights)) == 1  # "rank 10" takes one line too
+
+
 def test_the_plan_runs_is_cancelled_and_shows_a_step(opened: Opened) -> None:
     page = opened("#tab=plan&nodes=1&model=llama3-8b&gb=64")
     page.click("#plan-start")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from commsim.collectives.check import check
 from commsim.collectives.schedule import Schedule
+from commsim.engine.program import Program
+from commsim.engine.simulate import Outcome, simulate
 from commsim.fitting.fields import replaced
+from commsim.nccl import tree
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tree_rows import tree_rows
+from commsim.nccl.tree_rows import tree_schedule
 from commsim.topology.presets import load_preset
 
 VERSION = (2, 26, 2)
@@ -22,7 +27,7 @@ def predictor(preset: str, nodes: int, protocol: str, pieces: int = 32) -> Predi
 
 def rows_of(model: Predictor, pieces: int) -> Schedule:
     counts = tuple(model.nodes.comm.counts.tolist())
-    return tree_rows(counts, model.system.tree.pattern.lower(), pieces).schedule
+    return tree_schedule(counts, model.system.tree.pattern.lower(), pieces)
 
 
 @pytest.mark.parametrize(("preset", "nodes"), [("hgx-h100", 1), ("dgx-a100-hdr200", 3), ("hgx-h100-ndr400", 4)])
@@ -93,3 +98,22 @@ def test_a_block_waits_beside_the_bytes_of_each_chunk_but_the_first() -> None:
     assert kernel_s(64 << 10, 2e-6) == pytest.approx(kernel_s(64 << 10, 0.0))
     longer = kernel_s(2 << 20, 2e-6) - kernel_s(2 << 20, 0.0)
     assert 6 * 2e-6 < longer < 4 * 7 * 2e-6  # a block serves two children or two directions
+
+
+def test_what_is_one_program_is_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By two models of equal machines; with other latencies it is another program."""
+    ran: list[int] = []
+
+    def counted(program: Program, **options: Any) -> Outcome:
+        ran.append(program.rows)
+        return simulate(program, **options)
+
+    monkeypatch.setattr(tree, "_KNOWN", {})
+    monkeypatch.setattr(tree, "simulate", counted)
+    first, again = (predictor("hgx-h100-ndr400", 4, "LL").predict("all_reduce", 8192) for _ in range(2))
+    assert first == again
+    assert len(ran) == 1
+    slower = predictor("hgx-h100-ndr400", 4, "LL")
+    slower.parameters = slower.parameters.scaled(2.0)
+    assert slower.predict("all_reduce", 8192).kernel_s > first.kernel_s
+    assert len(ran) == 2

@@ -11,7 +11,7 @@ from machines import machine
 from commsim.nccl.fewer import fewer
 from commsim.nccl.nodes import narrower, slowed
 from commsim.nccl.predict import Options, Predictor
-from commsim.nccl.tree_rows import tree_rows
+from commsim.nccl.tree_rows import tree_rows, tree_schedule
 from commsim.topology.graph import Topology
 
 VERSION = Options(version=(2, 26, 2))
@@ -133,8 +133,12 @@ def test_a_smaller_tree_keeps_slow_ports() -> None:
 @pytest.mark.parametrize(("nodes", "pieces"), [(2, 3), (5, 1), (5, 7), (9, 4)])
 def test_the_rows_of_a_tree_wait_piece_by_piece(nodes: int, pieces: int) -> None:
     own = model(nodes=nodes).nodes
-    rows = tree_rows(tuple(own.comm.counts.tolist()), own.system.tree.pattern.lower(), pieces)
+    trees = tuple(own.comm.counts.tolist()), own.system.tree.pattern.lower(), pieces
+    rows, schedule = tree_rows(*trees), tree_schedule(*trees)
     ptr, idx = rows.followers
-    derived = rows.schedule.dependencies()
+    derived = schedule.dependencies()
     assert ptr.tolist() == derived[0].tolist()
     assert idx.tolist() == derived[1].tolist()
+    assert rows.hops.src[rows.hop].tolist() == schedule.src.tolist()
+    assert rows.hops.dst[rows.hop].tolist() == schedule.dst.tolist()
+    assert (rows.hops.way // 2)[rows.hop].tolist() == schedule.channel.tolist()

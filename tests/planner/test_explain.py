@@ -85,6 +85,22 @@ def test_a_ring_whose_messages_wait_says_so() -> None:
     assert "bound by messages between nodes that wait for each other: they take turns for" in bound_words(found)[0]
 
 
+def test_bytes_that_hops_pass_on_in_turn_are_the_bound_where_the_breakdown_says_so() -> None:
+    """A tree over PCIe: no link is busy for half of the time, and latency is 3 % of it."""
+    library = {"name": "nccl", "version": "2.27.5", "env": {"NCCL_ALGO": "Tree", "NCCL_PROTO": "Simple"}}
+    work = {"collective": "all_reduce", "sizes": ["2 MiB"]}
+    (found,) = explain(
+        cs.run({"name": "x", "topology": {"preset": "h100-pcie"}, "library": library, "workload": [work]}),
+        what_if=False,
+    )
+    assert found.row is not None
+    assert found.row.bottleneck == "latency"
+    most, *_ = found.parts
+    assert found.parts[most] > 0.9 * found.seconds
+    assert f"bound by {most}, one hop after the other: " in bound_words(found)[0]
+    assert to_dict(found)["bound_by"] == most
+
+
 def test_what_a_share_is_of_and_what_the_rest_is() -> None:
     """By hand: of a kernel of 40 us that takes 44 us with its launch, 22 us are 55 %."""
     row = Row(8, 2, "float", "sum", -1, 44e-6, 1, 1, "ring", "LL", 2, "NVLink", launch_s=4e-6, kernel_s=40e-6)

@@ -21,6 +21,7 @@ from commsim.planner.journal import Journal, read_journal
 from commsim.planner.results import as_csv, as_parquet, merged
 from commsim.planner.sweep import read_sweep
 from commsim.planner.workers import PointAnswer, in_worker, run_cluster, run_local
+from commsim.report.sweep_table import points_table
 
 SWEEP = """\
 name: small sweep
@@ -106,12 +107,12 @@ def test_a_point_that_is_no_scenario_has_the_scenarios_faults_as_its_error(file:
     assert "a fault of commsim" not in refused.error
 
 
-def test_a_sweep_of_which_nothing_can_be_predicted_ends_in_status_1(file: Path, tmp_path: Path) -> None:
+def test_a_sweep_of_which_nothing_can_be_predicted_ends_as_a_run_does(file: Path, tmp_path: Path) -> None:
     text = SWEEP.split("sweep:", maxsplit=1)[0] + "sweep: {topology.nodes: [1, 2]}\n"
     file.write_text(text)
     changes = ["library.env.NCCL_ALGO=NVLS", "topology.preset=dgx-a100-hdr200"]
     done = CliRunner().invoke(app, ["sweep", str(file), *changes, "-o", str(tmp_path / "o"), "-j", "1"])
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 2, done.output
     assert "2 points failed" in done.output
 
 
@@ -240,3 +241,17 @@ def test_killed_ten_times_it_loses_nothing(file: Path, tmp_path: Path) -> None:
     numbers = [r["number"] for r in read_journal(journal)[1]]
     assert sorted(numbers) == list(range(144))
     assert (tmp_path / "out" / "rows.csv").read_bytes() == (tmp_path / "whole" / "rows.csv").read_bytes()
+
+
+@pytest.mark.parametrize(("points", "lines"), [(3, 18), (12, 12), (30, 24)])
+def test_the_table_shows_all_rows_that_fit_a_screen(points: int, lines: int) -> None:
+    rows = [{"collective": "all_reduce", "size_bytes": 1024 << k, "time_us": 1.0, "busbw_GBps": 2.0} for k in range(6)]
+    swept = [{"values": {"topology.nodes": n}, "rows": rows, "error": None} for n in range(points)]
+    _, *shown = points_table(swept, "busbw_GBps")
+    last = {
+        18: [],
+        12: ["... each point's last row; rows.csv has 60 more"],
+        24: ["... and 6 more points: rows.csv has all"],
+    }
+    assert shown[lines:] == last[lines]
+    assert all("all_reduce" in line for line in shown[:lines])

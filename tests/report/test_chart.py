@@ -59,6 +59,13 @@ def test_names_of_marks_stand_apart() -> None:
 def test_labels_that_would_lie_over_another_are_left_out() -> None:
     series = Series("a", (0.0, 0.1, 5.0), (0.0, 0.0, 0.0), "#000000", "points", labels=("one", "two", "three"))
     assert apart(series, 1.0, 1.0) == ("one", "", "three")
+    crowd = Series("b", (0.5, 4.5, 7.0), (0.1, 0.1, 0.1), "#000000", "points")
+    assert apart(series, 1.0, 1.0, [crowd]) == ("one", "", "")  # the first stands in any case, the last to the left
+    assert apart(series, 1.0, 0.05, [crowd]) == ("one", "", "three")
+
+
+def test_the_passes_of_a_pipeline_have_colours_of_their_own() -> None:
+    assert len({style.PASSES[name] for name in "FBIW"}) == 4
 
 
 def test_ordered_names_go_from_dark_to_light_in_their_order() -> None:

@@ -106,3 +106,17 @@ def test_a_line_that_lies_on_another_lets_it_be_seen() -> None:
 def test_what_cannot_be_drawn_is_said() -> None:
     with pytest.raises(CommsimError, match="every point of the sweep failed"):
         figure_of([{"number": 0, "values": {}, "rows": [], "error": "no"}])
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, r"no picture of this sweep: expected several numbers along a path \(found words along a.algo\)"),
+        ("wrong", "found no point with an answer"),
+    ],
+)
+def test_a_sweep_without_a_picture_says_why(error: str | None, why: str) -> None:
+    rows = [] if error else [{"collective": "all_reduce", "size_bytes": 8, "busbw_GBps": 1.0, "time_us": 1.0}]
+    points = tuple({"number": 0, "values": {"a.algo": a}, "rows": rows, "error": error} for a in ("ring", "tree"))
+    with pytest.raises(CommsimError, match=f"^words: {why}"):
+        Swept("words", points, "").plot()

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import commsim as cs
 from commsim.accuracy.compare import compare
+from commsim.cli import app
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
 from commsim.report.tables import aligned, falls_note, format_time_us, result_csv, result_table, slowest_note
@@ -165,6 +167,21 @@ def test_tables_are_as_wide_as_the_terminal_and_keep_what_decides(
     out = [line for line in lines if line.startswith("# left out")]
     assert bool(out) == ("channels" not in head)
     assert columns > 60 or out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "schedule list",
+        "tune custom-all-reduce --kernels --out {folder}/kernels.json",
+        "run llama-3-8b --on hgx-h100-ndr400 -n 2 --tp 8 --no-files",
+    ],
+)
+def test_what_is_printed_fits_sixty_columns(words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, words.format(folder=tmp_path).split(), env={"COLUMNS": "60"})
+    assert done.exit_code == 0, done.output
+    wide = [line for line in done.stdout.splitlines() if len(line) > 60 and str(tmp_path) not in line]
+    assert not wide
 
 
 def test_columns_are_left_out_in_their_order_and_named() -> None:

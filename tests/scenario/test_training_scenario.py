@@ -434,7 +434,11 @@ def test_packed_documents_take_less_of_attention_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "why"),
     [
-        ("expert_dispatch=deepep", "expert_dispatch has no effect: no expert is on another GPU (ep = 1)"),
+        ("expert_dispatch=deepep", "expert_dispatch has no effect: the model has no experts"),
+        (
+            "expert_dispatch=deepep workload.0.training.model=mixtral-8x7b",
+            "expert_dispatch has no effect: no token goes to another GPU (ep = 1)",
+        ),
         (
             "flash_attention=false workload.0.training.packed=[512]",
             "packed has no effect: an attention that is not fused makes all scores",

@@ -39,11 +39,13 @@ def list_command(collective: Kind = None, json_output: Json = False) -> None:
         )
         return
     from commsim.report.schedule_tables import algorithm_table
+    from commsim.report.tables import hanging
 
     always = {"channels", "chunks"}
     typer.echo(algorithm_table([(c, a, [o for o in takes if o not in always], text) for c, a, takes, text in rows]))
     if aliases:
-        typer.echo("\nalso known as: " + ", ".join(f"{c} {other} = {a}" for (c, other), a in aliases.items()))
+        words = ", ".join(f"{c} {other} = {a}" for (c, other), a in aliases.items())
+        typer.echo("\n".join(["", *hanging("also known as: ", words)]))
 
 
 @spread

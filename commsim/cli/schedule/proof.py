@@ -18,6 +18,7 @@ from commsim.cli.schedule.source import (
     is_file,
     only_collective,
     schedule_of,
+    warn_of_nodes,
 )
 from commsim.errors import ScheduleError
 
@@ -58,6 +59,7 @@ def check_command(
     if source is not None:
         entry(collective or only_collective(source), source)  # names what is unknown
         collective = collective or only_collective(source)
+        warn_of_nodes(collective, source, ranks_per_node)
     counts = _numbers(ranks or "1..16", "--ranks", least=1)
     wanted: str | list[int] = "all" if roots in {None, "all"} else _numbers(roots or "", "--roots", least=0)
     with terminal_bar() as bar:

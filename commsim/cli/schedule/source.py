@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commsim.cli.options import Memory
+from commsim.cli.say import say
 from commsim.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _build(name: str, options: ScheduleOptions, size: int | None, more_bytes: in
     channels = 1 if options.channels is None else options.channels
     chunks = 1 if options.chunks is None else options.chunks
     cut = Cut(channels=channels, chunks=chunks, ranks_per_node=options.ranks_per_node)
+    warn_of_nodes(collective, name, options.ranks_per_node)
 
     require_rows(collective, name, ranks, more_bytes=more_bytes, proof=proof, **cut)
 
@@ -95,6 +97,14 @@ def _build(name: str, options: ScheduleOptions, size: int | None, more_bytes: in
     if len(set(schedule.chunk_bytes.tolist())) <= 1:
         return schedule
     return made(_whole(unit * 4 * schedule.data_chunks))  # an algorithm may cut the array further than into blocks
+
+
+def warn_of_nodes(collective: str, name: str, ranks_per_node: int | None) -> None:
+    """Says so where an algorithm is given nodes and does not know them."""
+    from commsim.collectives.registry import NODES, entry
+
+    if ranks_per_node is not None and NODES not in entry(collective, name).takes:
+        say(f"warning: --ranks-per-node changes nothing: {name} knows no nodes", err=True)
 
 
 def _whole(unit: int) -> int:

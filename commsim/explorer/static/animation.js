@@ -135,6 +135,12 @@ class Player {
   }
 }
 
+// The algorithms of the collective; one that an address names and that is none of them leaves the choice open.
+function list(parts, collective, chosen) {
+  parts.algorithm.replaceChildren(...(parts.known[collective] || []).map(([name, text]) => make("option", {value: name, title: text}, name)));
+  parts.algorithm.value = chosen;
+}
+
 export const animation = {
   id: "schedule", title: "Schedule", question: "schedule",
   build(body, page) {
@@ -161,13 +167,13 @@ export const animation = {
       make("ul", {class: "key"}, make("li", {}, "full dot: a copy"), make("li", {}, "ring: added where it arrives"), make("li", {}, "+: a switch or server that adds or copies")),
       parts.picture, make("h2", {}, "What every rank holds"), parts.holds);
     parts.known = page.options.algorithms;
+    list(parts, state.get("collective"), state.get("schedule"));
     return parts;
   },
   show(parts, answer, {collective}) {
     parts.title.textContent = answer.title;
     parts.facts.textContent = answer.facts;
-    parts.algorithm.replaceChildren(...(parts.known[collective] || []).map(([name, text]) => make("option", {value: name, title: text}, name)));
-    parts.algorithm.value = answer.algorithm;
+    list(parts, collective, answer.algorithm);
     parts.ranks.value = answer.ranks;
     parts.player.load(answer);
   },
