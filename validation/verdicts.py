@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from verdict_causes import degraded_offs, degraded_spread, named_causes, section
+from verdict_causes import beside_healthy, cause_counts, degraded_offs, degraded_spread, named_causes, section
 from verdict_spread import tail_of
 
 from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of, state_of
@@ -72,6 +72,11 @@ def spread_of(of: Sequence[Log], part: str) -> Tail:
     return tail_of([(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None])
 
 
+def one_node_spread_of(of: Sequence[Log]) -> Tail:
+    """How healthy systems of one node differ from the prediction, by large messages."""
+    return spread_of([log for log in of if log.nodes == 1], "large")
+
+
 def own_spread_of(of: Sequence[Log], part: str) -> Tail:
     """How a healthy log differs from the middle of the other healthy logs of its system, where there are some."""
     return tail_of([
@@ -101,14 +106,15 @@ def band_spread_of(of: Sequence[Log], band: int) -> Tail:
     return tail_of(known)
 
 
-def known_without(of: Sequence[Log], system: str | None) -> Healthy:
-    """What healthy machines look like, one system left out."""
-    rest = [log for log in of if log.system != system]
+def known_without(of: Sequence[Log], *systems: str) -> Healthy:
+    """What healthy machines look like, some systems left out."""
+    rest = [log for log in of if log.system not in systems]
     return Healthy(
         small=spread_of(rest, "small"),
         large=spread_of(rest, "large"),
         own_small=own_spread_of(rest, "small"),
         own_large=own_spread_of(rest, "large"),
+        one_node=one_node_spread_of(rest),
         bands=tuple(band_spread_of(rest, band) for band in range(len(BAND_ENDS) + 1)),
     )
 
@@ -121,10 +127,21 @@ def state(
     `others`: by part, the middle of the other logs of its machine, beside which it is judged.
     """
     ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
-    parts = list(parts_of(log.large, ratio, known))
+    parts = list(parts_of(log.large, ratio, known, one_node=log.nodes == 1))
     if others is not None:
         parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
     return state_of(parts)
+
+
+def caught(of: Sequence[Log]) -> list[tuple[str, bool]]:
+    """System of each degraded log with a stated cause, and whether it is slower than its machine should be."""
+    out = []
+    for pair, names, curve, ratio in beside_healthy():
+        assert pair.cases is not None
+        systems = {pair.system, *(log.system for log in of if log.slug in names)}
+        log = Log(pair.name, pair.system, "no", pair.cases[0].nodes, curve.size_bytes, ratio)
+        out.append((pair.system, state(log, known_without(of, *systems)) == "slower"))
+    return out
 
 
 STATES = ("slower", "unjudged", "as expected", "faster")
@@ -172,7 +189,9 @@ def nearer(of: Sequence[Log], off: float) -> float:
 
 def page(of: Sequence[Log]) -> str:
     """The page of the documentation."""
-    known = known_without(of, None)
+    known = known_without(of)
+    one = known.one_node
+    assert one is not None
     yes = [log for log in of if log.healthy == "yes"]
     wrong = sorted(
         (log for log in yes if state(log, known_without(of, log.system)) == "slower"),
@@ -189,7 +208,7 @@ above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description say
 known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
 and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
 slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
-like this one. A part most of whose sizes lie within a band that reaches to twice the predicted time is not called
+like this one. Above 1 MiB a machine of one node is held against such machines, which differ less. A part most of whose sizes lie within a band that reaches to twice the predicted time is not called
 slower or faster either; the table knows no bands, and counts it. A prediction whose parameters are the machine's own
 (`params`, `library.measured`) is held against its own band.
 
@@ -202,6 +221,7 @@ Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong
 | ln(measured / predicted) | systems | middle | scale |
 |---|--:|--:|--:|
 | above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
+| above 1 MiB, one node | {one.systems} | {one.middle:+.3f} | {one.scale:.3f} |
 | up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
 | above 1 MiB, against the other logs of the system | {known.own_large.systems} | {known.own_large.middle:+.3f} \
 | {known.own_large.scale:.3f} |
@@ -223,17 +243,20 @@ those that are 1.5 times as slow.
 
 def yaml_of(known: Healthy) -> str:
     """What `commsim.accuracy.healthy` reads."""
-    spreads = {name: getattr(known, name) for name in ("small", "large", "own_small", "own_large")}
+    spreads = {name: getattr(known, name) for name in ("small", "large", "own_small", "own_large", "one_node")}
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded",
-        "# logs, predicted with their cause, in the bands above 1 MiB.",
+        "# the other healthy logs of its system; one_node: above 1 MiB, systems of one node; bands: up to 32 KiB,",
+        "# 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, in the bands above 1 MiB;",
+        "# causes: how many published degraded systems have a cause of each kind.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
         "bands:",
         *(f"  - {_tail(s)}" for s in known.bands),
         "degraded:",
         *(f"  - {_tail(s)}" for s in known.degraded),
+        "causes:",
+        *(f"  {kind}: {count:g}" for kind, count in known.causes.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -245,8 +268,8 @@ def _tail(s: Tail) -> str:
 def main(words: Sequence[str]) -> int:
     """Prints the table, and writes both files where asked to."""
     of, offs = logs(), degraded_offs()
-    known = known_without(of, None).model_copy(update={"degraded": degraded_spread(offs)})
-    causes = section(list(named_causes(known, offs)))
+    known = known_without(of).model_copy(update={"degraded": degraded_spread(offs), "causes": cause_counts()})
+    causes = section(list(named_causes(known, offs)), caught(of))
     print(table(of), causes, sep="\n\n")
     if "--write" in words:
         write_atomically(PATH, yaml_of(known))

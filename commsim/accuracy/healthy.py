@@ -8,7 +8,7 @@ often a verdict is wrong). The heavy tail is theirs: most are within a tenth, so
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -67,16 +67,19 @@ class Tail(Frozen):
 class Healthy(Frozen):
     """By part of the sizes; `own_small` and `own_large`: a log of a machine against the middle of its other logs.
 
-    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause,
-    in the bands above 1 MiB.
+    `one_node`: large messages of machines of one node. `bands`: by the bands of `BAND_ENDS`. `degraded`: published
+    degraded logs against the prediction with their cause, in the bands above 1 MiB. `causes`: how many published
+    degraded systems have a cause of each kind.
     """
 
     small: Tail
     large: Tail
     own_small: Tail
     own_large: Tail
+    one_node: Tail | None = None
     bands: tuple[Tail, ...] = Field(min_length=4, max_length=4)
     degraded: tuple[Tail, ...] = Field(default=(), max_length=2)
+    causes: Mapping[str, float] = Field(default={})
 
 
 @lru_cache(maxsize=1)
@@ -149,17 +152,20 @@ def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -
     return replace(part, spread=about, own=True)
 
 
-def parts(comparison: Comparison, known: Healthy | None = None) -> list[Sizes]:
-    """The parts that a curve has, large messages first."""
+def parts(comparison: Comparison, *, one_node: bool = False) -> list[Sizes]:
+    """The parts that a curve has, large messages first; `one_node`: of a machine of one."""
     ratio = np.log(comparison.measured_s / comparison.predicted_s)
-    return list(parts_of(comparison.size_bytes > LARGE_ABOVE, ratio, known or healthy()))
+    return list(parts_of(comparison.size_bytes > LARGE_ABOVE, ratio, healthy(), one_node=one_node))
 
 
-def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy) -> Iterator[Sizes]:
+def parts_of(
+    large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy, *, one_node: bool = False
+) -> Iterator[Sizes]:
     """The parts of a curve whose sizes are `large` or not, by their ln(measured / predicted)."""
     for name, rows in (("large", large), ("small", ~large)):
         if rows.any():
-            yield Sizes(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))
+            own = known.one_node if one_node and name == "large" else None
+            yield Sizes(name, int(rows.sum()), float(np.median(ratio[rows])), own or getattr(known, name))
 
 
 def slow_curves(curves: Sequence[Curve], shipped_s: npt.NDArray[np.float64]) -> list[str]:
