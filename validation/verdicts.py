@@ -72,9 +72,10 @@ def spread_of(of: Sequence[Log], part: str) -> Tail:
     return tail_of([(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None])
 
 
-def one_node_spread_of(of: Sequence[Log]) -> Tail:
-    """How healthy systems of one node differ from the prediction, by large messages."""
-    return spread_of([log for log in of if log.nodes == 1], "large")
+def one_node_spreads_of(of: Sequence[Log]) -> tuple[Tail, Tail]:
+    """How healthy systems of one node differ from the prediction, by large messages and by those of the last band."""
+    alone = [log for log in of if log.nodes == 1]
+    return spread_of(alone, "large"), band_spread_of(alone, len(BAND_ENDS))
 
 
 def own_spread_of(of: Sequence[Log], part: str) -> Tail:
@@ -114,7 +115,7 @@ def known_without(of: Sequence[Log], *systems: str) -> Healthy:
         large=spread_of(rest, "large"),
         own_small=own_spread_of(rest, "small"),
         own_large=own_spread_of(rest, "large"),
-        one_node=one_node_spread_of(rest),
+        one_node=one_node_spreads_of(rest),
         bands=tuple(band_spread_of(rest, band) for band in range(len(BAND_ENDS) + 1)),
     )
 
@@ -127,7 +128,7 @@ def state(
     `others`: by part, the middle of the other logs of its machine, beside which it is judged.
     """
     ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
-    parts = list(parts_of(log.large, ratio, known, one_node=log.nodes == 1))
+    parts = list(parts_of(log.nbytes, ratio, known, one_node=log.nodes == 1))
     if others is not None:
         parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
     return state_of(parts)
@@ -190,8 +191,7 @@ def nearer(of: Sequence[Log], off: float) -> float:
 def page(of: Sequence[Log]) -> str:
     """The page of the documentation."""
     known = known_without(of)
-    one = known.one_node
-    assert one is not None
+    top, one, one_top = known.bands[-1], *known.one_node
     yes = [log for log in of if log.healthy == "yes"]
     wrong = sorted(
         (log for log in yes if state(log, known_without(of, log.system)) == "slower"),
@@ -203,13 +203,14 @@ Written by `python validation/verdicts.py --write`; do not edit by hand.
 
 {words_of("accuracy-verdicts")}
 
-`commsim compare` holds a log against the prediction as shipped by two numbers: the median of measured / predicted time
-above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are
-known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
+`commsim compare` holds a log against the prediction as shipped by three numbers: the median of measured / predicted
+time above 1 MiB, above 64 MiB, and up to 1 MiB; of the first two the rarer counts. Healthy machines differ by what no description says; over the published systems that are
+known to be healthy the logarithm of each number follows a Student t of two degrees of freedom, most within a tenth
 and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
 slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
-like this one. Above 1 MiB a machine of one node is held against such machines, which differ less. A part most of whose sizes lie within a band that reaches to twice the predicted time is not called
-slower or faster either; the table knows no bands, and counts it. A prediction whose parameters are the machine's own
+like this one. Above 1 MiB a machine of one node is held against such machines, which differ less. A part most of whose
+sizes lie within a band that reaches to twice the predicted time is not called slower or faster either; the table knows
+no bands, and counts it. A prediction whose parameters are the machine's own
 (`params`, `library.measured`) is held against its own band.
 
 Each log below is judged without its own system. Percent of logs:
@@ -221,7 +222,9 @@ Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong
 | ln(measured / predicted) | systems | middle | scale |
 |---|--:|--:|--:|
 | above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
+| above 64 MiB | {top.systems} | {top.middle:+.3f} | {top.scale:.3f} |
 | above 1 MiB, one node | {one.systems} | {one.middle:+.3f} | {one.scale:.3f} |
+| above 64 MiB, one node | {one_top.systems} | {one_top.middle:+.3f} | {one_top.scale:.3f} |
 | up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
 | above 1 MiB, against the other logs of the system | {known.own_large.systems} | {known.own_large.middle:+.3f} \
 | {known.own_large.scale:.3f} |
@@ -236,21 +239,23 @@ A cause is named where its simulation is at most {100 * math.expm1(FITS):.0f} % 
 {100 * nearer(yes, FITS):.0f} % of the healthy logs are so near to their prediction.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
-logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of
+logs follow from it. With {100 * 0.75 * RARE["large"]:g} % hardly fewer healthy logs would be called slower, and half of
 those that are 1.5 times as slow.
 """
 
 
 def yaml_of(known: Healthy) -> str:
     """What `commsim.accuracy.healthy` reads."""
-    spreads = {name: getattr(known, name) for name in ("small", "large", "own_small", "own_large", "one_node")}
+    spreads = {name: getattr(known, name) for name in ("small", "large", "own_small", "own_large")}
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; one_node: above 1 MiB, systems of one node; bands: up to 32 KiB,",
-        "# 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, in the bands above 1 MiB;",
-        "# causes: how many published degraded systems have a cause of each kind.",
+        "# the other healthy logs of its system; one_node: systems of one node, above 1 MiB, above 64 MiB; bands: up to",
+        "# 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, in the bands above",
+        "# 1 MiB; causes: how many published degraded systems have a cause of each kind.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
+        "one_node:",
+        *(f"  - {_tail(s)}" for s in known.one_node),
         "bands:",
         *(f"  - {_tail(s)}" for s in known.bands),
         "degraded:",

@@ -199,8 +199,8 @@ def verdict(comparison: Comparison, *, as_shipped: bool = False, one_node: bool 
 
 def _told(part: Sizes, verdict: Verdict) -> Sizes:
     """A part with whether at least half of its sizes can be judged by their band."""
-    large = verdict.comparison.size_bytes > LARGE_ABOVE
-    rows = verdict.judged[large if part.name == "large" else ~large]
+    sizes = verdict.comparison.size_bytes
+    rows = verdict.judged[sizes > part.above if part.name == "large" else sizes <= LARGE_ABOVE]
     return replace(part, told=bool(2 * np.count_nonzero(rows) >= rows.size))
 
 

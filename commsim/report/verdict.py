@@ -261,10 +261,10 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
         parts.append(Text(text))
     if any(v.parts for v, _ in results):
         text = (
-            "The verdict on the whole curve holds its median time above 1 MiB, and up to 1 MiB, over the predicted one "
-            "against those of published machines that are known to be healthy. Slower is what fewer than "
-            f"{100 * RARE['large']:g} % of them are (small messages: {100 * RARE['small']:g} %); a machine of one node "
-            "is held against such machines above 1 MiB. "
+            "The verdict on the whole curve holds its median time above 1 MiB, above 64 MiB, and up to 1 MiB, over the "
+            "predicted one against those of published machines that are known to be healthy; one node against such, for "
+            f"large messages. Slower is what fewer than {100 * RARE['large']:g} % of them are (small messages: "
+            f"{100 * RARE['small']:g} %). "
             "docs/accuracy-verdicts.md counts how often such a verdict is wrong."
         )
         parts.append(Text(text))
