@@ -188,12 +188,10 @@ def section(named: Sequence[Named], caught: Sequence[tuple[str, bool]]) -> str:
     return f"""## Is the cause found?
 
 Degraded logs whose source states the cause (`validation/degraded/PAIRS.csv`), on the machine as it is when healthy,
-the spreads without their system. "Known to be degraded" above holds each log against its own row of the index, which
-may say the cause, so that the prediction has it. Before a log is seen, kinds of causes are as probable as they are
-among the published degraded systems, their own left out, each kind once more; that it is none of those tried is a
-kind, and takes a place among the first two. Systems count once; of their shares the mean and the median. Kinds are
-named together where one is at least a third as probable as the first. How spreads become probabilities was chosen with
-this table in view.
+the spreads without their system. Before a log is seen, kinds of causes are as probable as they are among the published
+degraded systems, their own left out, each kind once more; that it is none of those tried is a kind, and takes a place
+among the first two. Systems count once; of their shares the mean and the median. Kinds are named together where one is
+at least a third as probable as the first. How spreads become probabilities was chosen with this table in view.
 
 | | logs ({len(named)}) | mean of systems ({len(systems)}) | median of systems |
 |---|--:|--:|--:|

@@ -1,6 +1,6 @@
 """Counts how often a verdict on a log is wrong, and writes what healthy machines look like.
 
-    python validation/verdicts.py            the table (two minutes: every log of the project is predicted)
+    python validation/verdicts.py            the table (three minutes: every log of the project is predicted)
     python validation/verdicts.py --write    also docs/accuracy-verdicts.md and commsim/accuracy/healthy.yaml
 
 Every log is judged by `commsim.accuracy.healthy` with its own system left out of the spread. Logs known to be healthy
@@ -28,6 +28,7 @@ from study.validate import Scored, training_folder, validate
 from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+OUTSIDE = CHECKOUT / "validation" / "outside"
 PAGE = CHECKOUT / "docs" / "accuracy-verdicts.md"
 PARTS = ("large", "small")
 
@@ -54,9 +55,9 @@ class Log:
         return float(np.median(rows)) if rows.size else None
 
 
-def logs() -> list[Log]:
-    """Every log of the project that is predicted, degraded ones too."""
-    validation = validate([training_folder()], ["zero-shot"])
+def logs(folder: Path) -> list[Log]:
+    """Every log of a folder that is predicted, degraded ones too."""
+    validation = validate([folder], ["zero-shot"])
     return [_log(each) for each in validation.listed if "zero-shot" in each.outcomes]
 
 
@@ -134,14 +135,14 @@ def state(
     return state_of(parts)
 
 
-def caught(of: Sequence[Log]) -> list[tuple[str, bool]]:
-    """System of each degraded log with a stated cause, and whether it is slower than its machine should be."""
+def as_if_healthy(of: Sequence[Log]) -> list[tuple[str, str]]:
+    """System of each degraded log with a stated cause, and the verdict on it by its machine as it is when healthy."""
     out = []
     for pair, names, curve, ratio in beside_healthy():
         assert pair.cases is not None
         systems = {pair.system, *(log.system for log in of if log.slug in names)}
         log = Log(pair.name, pair.system, "no", pair.cases[0].nodes, curve.size_bytes, ratio)
-        out.append((pair.system, state(log, known_without(of, *systems)) == "slower"))
+        out.append((pair.system, state(log, known_without(of, *systems))))
     return out
 
 
@@ -155,23 +156,29 @@ def rates(states: Iterable[str]) -> str:
     return " | ".join([str(n), *(f"{100 * said[s] / n:.1f}" for s in STATES)])
 
 
-def table(of: Sequence[Log]) -> str:
-    """What is said of healthy, slowed and degraded logs, in percent of logs."""
-    known = {system: known_without(of, system) for system in {log.system for log in of}}
+def table(of: Sequence[Log], outside: Sequence[Log], stated: Sequence[tuple[str, str]]) -> str:
+    """What is said of healthy, slowed and degraded logs, in percent of logs.
+
+    `outside`: that no fit has seen. `stated`: what is said of degraded ones as if healthy, by system.
+    """
+    known = {system: known_without(of, system) for system in {log.system for log in (*of, *outside)}}
     yes = [log for log in of if log.healthy == "yes"]
     large = [log for log in yes if log.large.any()]
     lines = ["| logs | n | slower | cannot judge | as expected | faster |", "|---|--:|--:|--:|--:|--:|"]
     for name, those, times, above in (
         ("known to be healthy", yes, 1.0, 0),
+        ("healthy, no fit has seen", [log for log in outside if log.healthy == "yes"], 1.0, 0),
         ("of unknown health", [log for log in of if log.healthy == "unknown"], 1.0, 0),
         *(
             (f"healthy, times x{times:g} {where}", logs, times, above)
             for times in (1.5, 2.0, 4.0)
             for where, logs, above in (("above 1 MiB", large, 1), ("at all sizes", yes, 0))
         ),
-        ("known to be degraded", [log for log in of if log.healthy == "no"], 1.0, 0),
+        ("degraded, as their rows say", [log for log in of if log.healthy == "no"], 1.0, 0),
+        ("the same, no fit has seen", [log for log in outside if log.healthy == "no"], 1.0, 0),
     ):
         lines.append(f"| {name} | {rates(state(log, known[log.system], times, above) for log in those)} |")
+    lines.append(f"| degraded by a stated cause, as if healthy | {rates(said for _, said in stated)} |")
     beside_others = [log for log in yes if any(others_middle(of, log, part) is not None for part in PARTS)]
     for times in (1.0, 1.5, 2.0):
         name = "healthy, beside others of their machine" + (f", times x{times:g} at all sizes" if times > 1 else "")
@@ -188,8 +195,8 @@ def nearer(of: Sequence[Log], off: float) -> float:
     return float(np.mean([np.mean(np.abs(log.ratio)) <= off for log in of]))
 
 
-def page(of: Sequence[Log]) -> str:
-    """The page of the documentation."""
+def page(of: Sequence[Log], rows: str) -> str:
+    """The page of the documentation; `rows` is its table."""
     known = known_without(of)
     top, one, one_top = known.bands[-1], *known.one_node
     yes = [log for log in of if log.healthy == "yes"]
@@ -204,18 +211,20 @@ Written by `python validation/verdicts.py --write`; do not edit by hand.
 {words_of("accuracy-verdicts")}
 
 `commsim compare` holds a log against the prediction as shipped by three numbers: the median of measured / predicted
-time above 1 MiB, above 64 MiB, and up to 1 MiB; of the first two the rarer counts. Healthy machines differ by what no description says; over the published systems that are
-known to be healthy the logarithm of each number follows a Student t of two degrees of freedom, most within a tenth
-and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
-slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
-like this one. Above 1 MiB a machine of one node is held against such machines, which differ less. A part most of whose
-sizes lie within a band that reaches to twice the predicted time is not called slower or faster either; the table knows
-no bands, and counts it. A prediction whose parameters are the machine's own
-(`params`, `library.measured`) is held against its own band.
+time above 1 MiB, above 64 MiB, and up to 1 MiB; of the first two the rarer counts. Healthy machines differ by what no
+description says; over the published systems that are known to be healthy the logarithm of each number follows a Student
+t of two degrees of freedom, most within a tenth and some beyond a factor of two. "Slower" is said where fewer than
+{100 * RARE["large"]:g} % of healthy machines are as slow (small messages: {100 * RARE["small"]:g} %), "cannot judge"
+where large or small messages of a machine twice as slow might look like these. Above 1 MiB a machine of one node is
+held against such machines, which differ less. Messages most of whose sizes lie within a band that reaches to twice the
+predicted time are not called slower or faster either; the table knows no bands, and counts them. A prediction whose
+parameters are the machine's own (`params`, `library.measured`) is held against its own band.
 
-Each log below is judged without its own system. Percent of logs:
+Each log below is judged without its own system; "no fit has seen" are those of `validation/outside`, which had no part
+in any of these numbers. The row of a degraded log may say the cause, so that the prediction has it: "as if healthy" are
+those whose source states a cause, against the prediction without it. Percent of logs:
 
-{table(of)}
+{rows}
 
 Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong)}.
 
@@ -239,8 +248,8 @@ A cause is named where its simulation is at most {100 * math.expm1(FITS):.0f} % 
 {100 * nearer(yes, FITS):.0f} % of the healthy logs are so near to their prediction.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
-logs follow from it. With {100 * 0.75 * RARE["large"]:g} % hardly fewer healthy logs would be called slower, and half of
-those that are 1.5 times as slow.
+logs follow from it. With 0.5 % as many healthy logs would be called slower, and three of four that are 1.5 times as
+slow.
 """
 
 
@@ -250,8 +259,8 @@ def yaml_of(known: Healthy) -> str:
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; one_node: systems of one node, above 1 MiB, above 64 MiB; bands: up to",
-        "# 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, in the bands above",
+        "# the other healthy logs of its system; one_node: systems of one node, above 1 MiB and above 64 MiB; bands:",
+        "# up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, above",
         "# 1 MiB; causes: how many published degraded systems have a cause of each kind.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
         "one_node:",
@@ -272,13 +281,15 @@ def _tail(s: Tail) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Prints the table, and writes both files where asked to."""
-    of, offs = logs(), degraded_offs()
+    of, outside, offs = logs(training_folder()), logs(OUTSIDE), degraded_offs()
     known = known_without(of).model_copy(update={"degraded": degraded_spread(offs), "causes": cause_counts()})
-    causes = section(list(named_causes(known, offs)), caught(of))
-    print(table(of), causes, sep="\n\n")
+    stated = as_if_healthy(of)
+    causes = section(list(named_causes(known, offs)), [(system, said == "slower") for system, said in stated])
+    rows = table(of, outside, stated)
+    print(rows, causes, sep="\n\n")
     if "--write" in words:
         write_atomically(PATH, yaml_of(known))
-        write_atomically(PAGE, page(of) + "\n" + causes)
+        write_atomically(PAGE, page(of, rows) + "\n" + causes)
     return 0
 
 

@@ -262,8 +262,8 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
     if any(v.parts for v, _ in results):
         text = (
             "The verdict on the whole curve holds its median time above 1 MiB, above 64 MiB, and up to 1 MiB, over the "
-            "predicted one against those of published machines that are known to be healthy; one node against such, for "
-            f"large messages. Slower is what fewer than {100 * RARE['large']:g} % of them are (small messages: "
+            "predicted one against those of published machines that are known to be healthy, of one node where it is "
+            f"one. Slower is what fewer than {100 * RARE['large']:g} % of them are (small messages: "
             f"{100 * RARE['small']:g} %). "
             "docs/accuracy-verdicts.md counts how often such a verdict is wrong."
         )
