@@ -221,8 +221,8 @@ predicted time are not called slower or faster either; the table knows no bands,
 parameters are the machine's own (`params`, `library.measured`) is held against its own band.
 
 Each log below is judged without its own system; "no fit has seen" are those of `validation/outside`, which had no part
-in what healthy machines look like. The row of a degraded log may say the cause, so that the prediction has it: "as if healthy" are
-those whose source states a cause, against the prediction without it. Percent of logs:
+in what healthy machines look like. The row of a degraded log may say the cause, so that the prediction has it: "as if
+healthy" are those whose source states a cause, against the prediction without it. Percent of logs:
 
 {rows}
 
