@@ -2,7 +2,8 @@
 
 Logs and causes are those of `validation/degraded/PAIRS.csv`: the machine as it is when healthy, without the variables
 by which the cause was set. Of a pair that its source gives as two bus bandwidths the degraded one stands for a log of
-one size.
+one size. How probable kinds are before a log is seen is counted over the systems of all rows, those that cannot be
+predicted too, the system in question left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from verdict_spread import tail_of
 
 from commsim.accuracy.healthy import LARGE_ABOVE, Healthy, Tail
-from commsim.accuracy.posterior import AS_PREDICTED, band_of
+from commsim.accuracy.posterior import AS_PREDICTED, NONE, band_of
 from commsim.accuracy.whatif import indistinct, likely
 from commsim.document import Document
 from commsim.measure.parsers import read_measured
@@ -32,6 +33,8 @@ from study.system import times
 
 KINDS = (
     (r"one of the two nodes", ("node", "gdr")),
+    (r"slow node", ("node",)),
+    (r"virtual machines", (NONE,)),
     (r"GPUDirect|ACS", ("gdr",)),
     (r"TCP", ("tcp",)),
     (r"PCIe ways", ("rate", "nics", "pcie")),
@@ -51,7 +54,7 @@ class Named:
     system: str
     cause: str
     true: tuple[str, ...]
-    named: tuple[str, ...]
+    named: tuple[str, ...]  # and that it is none of those tried, where that is as probable
     together: tuple[str, ...]  # the first, and those that the log cannot tell from it
     probability: float  # of the true ones
 
@@ -81,21 +84,41 @@ def degraded_spread(offs: Offs, without: str | None = None) -> tuple[Tail, ...]:
     return tuple(tail_of([(s, off) for s, b, off in offs if b == band and s != without]) for band in bands)
 
 
+def cause_counts(without: str | None = None) -> dict[str, float]:
+    """How many systems have a cause of each kind, one system left out; kinds that are true at once share a system."""
+    kinds: dict[str, list[str]] = {}
+    for pair in read_pairs(pairs_file()):
+        if pair.system != without:
+            kinds.setdefault(pair.system, []).extend(true_kinds(pair.cause))
+    counts: dict[str, float] = {}
+    for listed in kinds.values():
+        for kind in listed:
+            counts[kind] = counts.get(kind, 0.0) + 1 / len(listed)
+    return {kind: round(count, 4) for kind, count in sorted(counts.items())}
+
+
+def true_kinds(cause: str) -> tuple[str, ...]:
+    """The kinds of a cause in words."""
+    return next(kinds for words, kinds in KINDS if re.search(words, cause))
+
+
 def named_causes(known: Healthy, offs: Offs) -> Iterator[Named]:
     """What is named for each degraded log whose machine the model can be told, its system left out of the spreads."""
     rows = {row["slug"]: row for row in index_rows(pairs_file())}
     for pair in read_pairs(pairs_file()):
         if pair.cases is None:
             continue
-        true = next(kinds for words, kinds in KINDS if re.search(words, pair.cause))
+        true = true_kinds(pair.cause)
         healthy, _ = pair.cases
         told = {"NCCL_NET_GDR_LEVEL", "NCCL_NET", "NCCL_CROSS_NIC"}  # of the healthy machine, whatever it falls back to
         scenario = _scenario(healthy, set(re.findall(r"([A-Z_0-9]+)=", rows[pair.name].get("set_env", ""))) - told)
-        others = known.model_copy(update={"degraded": degraded_spread(offs, pair.system)})
-        tried = [
-            t for t in likely(scenario, _curve(pair, healthy, rows[pair.name]), known=others) if t.kind != AS_PREDICTED
-        ]
-        kinds = tuple(dict.fromkeys(t.kind for t in tried))
+        others = known.model_copy(
+            update={"degraded": degraded_spread(offs, pair.system), "causes": cause_counts(pair.system)}
+        )
+        every = likely(scenario, degraded_curve(pair, rows[pair.name]), known=others)
+        tried = [t for t in every if t.kind != AS_PREDICTED]
+        chances = [(t.probability, t.kind) for t in tried] + [(1 - sum(t.probability for t in every), NONE)]
+        kinds = tuple(dict.fromkeys(kind for _, kind in sorted(chances, key=lambda c: -c[0]))) if tried else ()
         chance = sum(t.probability for t in tried if t.kind in true)
         together = tuple(dict.fromkeys(t.kind for t in indistinct(tried))) if tried else ()
         yield Named(pair.name, pair.system, pair.cause, true, kinds, together, chance)
@@ -114,8 +137,23 @@ def _scenario(case: Case, without: set[str]) -> Scenario:
     return scenario
 
 
-def _curve(pair: Pair, case: Case, cells: Mapping[str, str]) -> Curve:
+def beside_healthy() -> Iterator[tuple[Pair, set[str], Curve, np.ndarray]]:
+    """Of each degraded log that the model can be told: its logs' names, and ln(measured / predicted) when healthy."""
+    rows = {row["slug"]: row for row in index_rows(pairs_file())}
+    for pair in read_pairs(pairs_file()):
+        if pair.cases is None:
+            continue
+        curve = degraded_curve(pair, rows[pair.name])
+        seconds = times(pair.cases[0], curve.size_bytes.tolist())
+        if not isinstance(seconds, str):
+            names = {rows[pair.name]["healthy_log"], rows[pair.name]["degraded_log"]}
+            yield pair, names, curve, np.log(curve.time_s / seconds)
+
+
+def degraded_curve(pair: Pair, cells: Mapping[str, str]) -> Curve:
     """The degraded log, or the size of the bus bandwidths that its source gives."""
+    assert pair.cases is not None
+    case = pair.cases[0]
     for folder in (pairs_file().parent, VALIDATION / "measured", VALIDATION / "outside"):
         if (path := folder / f"{cells['degraded_log']}.csv").is_file():
             return read_measured(path, collective=case.collective, n_ranks=case.n_ranks)[0]
@@ -129,18 +167,20 @@ def _curve(pair: Pair, case: Case, cells: Mapping[str, str]) -> Curve:
     )
 
 
-def section(named: Sequence[Named]) -> str:
-    """The section of the documentation's page."""
-    systems = sorted({each.system for each in named})
-    beside = [bool(set(each.together) & set(each.true)) for each in named]
-    beside_of = np.mean(
-        [np.mean([ok for each, ok in zip(named, beside, strict=True) if each.system == system]) for system in systems]
-    )
-    share = {n: np.mean([each.among(n) for each in named]) for n in (1, 2)}
-    of_systems = {
-        n: np.mean([np.mean([each.among(n) for each in named if each.system == system]) for system in systems])
-        for n in (1, 2)
-    }
+def shares(of: Sequence[tuple[str, bool]]) -> str:
+    """Cells of a table: the share of logs, by system, for which something holds; the mean and the median of systems."""
+    logs: dict[str, list[bool]] = {}
+    for system, holds in of:
+        logs.setdefault(system, []).append(holds)
+    systems = [float(np.mean(each)) for each in logs.values()]
+    figures = (np.mean([holds for _, holds in of]), np.mean(systems), np.median(systems))
+    return " | ".join(f"{100 * float(figure):.0f} %" for figure in figures)
+
+
+def section(named: Sequence[Named], caught: Sequence[tuple[str, bool]]) -> str:
+    """The section of the documentation's page; `caught`: by system, whether a degraded log is called slower."""
+    systems = {each.system for each in named}
+    together = [(each.system, bool(set(each.together) & set(each.true))) for each in named]
     rows = "".join(
         f"| `{each.pair}` | {each.cause} | {', '.join(each.named[:3]) or '-'} | {100 * each.probability:.0f} |\n"
         for each in named
@@ -148,15 +188,17 @@ def section(named: Sequence[Named]) -> str:
     return f"""## Is the cause found?
 
 Degraded logs whose source states the cause (`validation/degraded/PAIRS.csv`), on the machine as it is when healthy,
-the spread of degraded logs without their system. "Mean of systems" counts each system once. Kinds are named together
-where one is at least a third as probable as the first. How spreads become probabilities was chosen with this table in
-view.
+the spreads without their system. Before a log is seen, kinds of causes are as probable as they are among the published
+degraded systems, their own left out, each kind once more; that it is none of those tried is a kind, and takes a place
+among the first two. Systems count once; of their shares the mean and the median. Kinds are named together where one is
+at least a third as probable as the first. How spreads become probabilities was chosen with this table in view.
 
-| true cause | logs ({len(named)}) | mean of systems ({len(systems)}) |
-|---|--:|--:|
-| named first | {100 * share[1]:.0f} % | {100 * of_systems[1]:.0f} % |
-| among the first two kinds | {100 * share[2]:.0f} % | {100 * of_systems[2]:.0f} % |
-| among those that are named together | {100 * np.mean(beside):.0f} % | {100 * beside_of:.0f} % |
+| | logs ({len(named)}) | mean of systems ({len(systems)}) | median of systems |
+|---|--:|--:|--:|
+| caught: called slower | {shares(caught)} |
+| true cause named first | {shares([(each.system, each.among(1)) for each in named])} |
+| true cause among the first two kinds | {shares([(each.system, each.among(2)) for each in named])} |
+| true cause among those that are named together | {shares(together)} |
 
 | log | cause, as its source says | kinds named, the most probable first | true one (%) |
 |---|---|---|--:|

@@ -1,6 +1,6 @@
 """Counts how often a verdict on a log is wrong, and writes what healthy machines look like.
 
-    python validation/verdicts.py            the table (two minutes: every log of the project is predicted)
+    python validation/verdicts.py            the table (three minutes: every log of the project is predicted)
     python validation/verdicts.py --write    also docs/accuracy-verdicts.md and commsim/accuracy/healthy.yaml
 
 Every log is judged by `commsim.accuracy.healthy` with its own system left out of the spread. Logs known to be healthy
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from verdict_causes import degraded_offs, degraded_spread, named_causes, section
+from verdict_causes import beside_healthy, cause_counts, degraded_offs, degraded_spread, named_causes, section
 from verdict_spread import tail_of
 
 from commsim.accuracy.healthy import BAND_ENDS, LARGE_ABOVE, PATH, RARE, Healthy, Tail, beside, parts_of, state_of
@@ -28,6 +28,7 @@ from study.validate import Scored, training_folder, validate
 from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+OUTSIDE = CHECKOUT / "validation" / "outside"
 PAGE = CHECKOUT / "docs" / "accuracy-verdicts.md"
 PARTS = ("large", "small")
 
@@ -54,9 +55,9 @@ class Log:
         return float(np.median(rows)) if rows.size else None
 
 
-def logs() -> list[Log]:
-    """Every log of the project that is predicted, degraded ones too."""
-    validation = validate([training_folder()], ["zero-shot"])
+def logs(folder: Path) -> list[Log]:
+    """Every log of a folder that is predicted, degraded ones too."""
+    validation = validate([folder], ["zero-shot"])
     return [_log(each) for each in validation.listed if "zero-shot" in each.outcomes]
 
 
@@ -70,6 +71,12 @@ def _log(each: Scored) -> Log:
 def spread_of(of: Sequence[Log], part: str) -> Tail:
     """How healthy systems differ from the prediction."""
     return tail_of([(log.system, m) for log in of if log.healthy == "yes" and (m := log.middle(part)) is not None])
+
+
+def one_node_spreads_of(of: Sequence[Log]) -> tuple[Tail, Tail]:
+    """How healthy systems of one node differ from the prediction, by large messages and by those of the last band."""
+    alone = [log for log in of if log.nodes == 1]
+    return spread_of(alone, "large"), band_spread_of(alone, len(BAND_ENDS))
 
 
 def own_spread_of(of: Sequence[Log], part: str) -> Tail:
@@ -101,14 +108,15 @@ def band_spread_of(of: Sequence[Log], band: int) -> Tail:
     return tail_of(known)
 
 
-def known_without(of: Sequence[Log], system: str | None) -> Healthy:
-    """What healthy machines look like, one system left out."""
-    rest = [log for log in of if log.system != system]
+def known_without(of: Sequence[Log], *systems: str) -> Healthy:
+    """What healthy machines look like, some systems left out."""
+    rest = [log for log in of if log.system not in systems]
     return Healthy(
         small=spread_of(rest, "small"),
         large=spread_of(rest, "large"),
         own_small=own_spread_of(rest, "small"),
         own_large=own_spread_of(rest, "large"),
+        one_node=one_node_spreads_of(rest),
         bands=tuple(band_spread_of(rest, band) for band in range(len(BAND_ENDS) + 1)),
     )
 
@@ -121,10 +129,21 @@ def state(
     `others`: by part, the middle of the other logs of its machine, beside which it is judged.
     """
     ratio = log.ratio + math.log(times) * (log.large if above else 1.0)
-    parts = list(parts_of(log.large, ratio, known))
+    parts = list(parts_of(log.nbytes, ratio, known, one_node=log.nodes == 1))
     if others is not None:
         parts = [beside(p, [m] if (m := others[p.name]) is not None else [], known) for p in parts]
     return state_of(parts)
+
+
+def as_if_healthy(of: Sequence[Log]) -> list[tuple[str, str]]:
+    """System of each degraded log with a stated cause, and the verdict on it by its machine as it is when healthy."""
+    out = []
+    for pair, names, curve, ratio in beside_healthy():
+        assert pair.cases is not None
+        systems = {pair.system, *(log.system for log in of if log.slug in names)}
+        log = Log(pair.name, pair.system, "no", pair.cases[0].nodes, curve.size_bytes, ratio)
+        out.append((pair.system, state(log, known_without(of, *systems))))
+    return out
 
 
 STATES = ("slower", "unjudged", "as expected", "faster")
@@ -137,23 +156,29 @@ def rates(states: Iterable[str]) -> str:
     return " | ".join([str(n), *(f"{100 * said[s] / n:.1f}" for s in STATES)])
 
 
-def table(of: Sequence[Log]) -> str:
-    """What is said of healthy, slowed and degraded logs, in percent of logs."""
-    known = {system: known_without(of, system) for system in {log.system for log in of}}
+def table(of: Sequence[Log], outside: Sequence[Log], stated: Sequence[tuple[str, str]]) -> str:
+    """What is said of healthy, slowed and degraded logs, in percent of logs.
+
+    `outside`: that no fit has seen. `stated`: what is said of degraded ones as if healthy, by system.
+    """
+    known = {system: known_without(of, system) for system in {log.system for log in (*of, *outside)}}
     yes = [log for log in of if log.healthy == "yes"]
     large = [log for log in yes if log.large.any()]
     lines = ["| logs | n | slower | cannot judge | as expected | faster |", "|---|--:|--:|--:|--:|--:|"]
     for name, those, times, above in (
         ("known to be healthy", yes, 1.0, 0),
+        ("healthy, no fit has seen", [log for log in outside if log.healthy == "yes"], 1.0, 0),
         ("of unknown health", [log for log in of if log.healthy == "unknown"], 1.0, 0),
         *(
             (f"healthy, times x{times:g} {where}", logs, times, above)
             for times in (1.5, 2.0, 4.0)
             for where, logs, above in (("above 1 MiB", large, 1), ("at all sizes", yes, 0))
         ),
-        ("known to be degraded", [log for log in of if log.healthy == "no"], 1.0, 0),
+        ("degraded, as their rows say", [log for log in of if log.healthy == "no"], 1.0, 0),
+        ("the same, no fit has seen", [log for log in outside if log.healthy == "no"], 1.0, 0),
     ):
         lines.append(f"| {name} | {rates(state(log, known[log.system], times, above) for log in those)} |")
+    lines.append(f"| degraded by a stated cause, as if healthy | {rates(said for _, said in stated)} |")
     beside_others = [log for log in yes if any(others_middle(of, log, part) is not None for part in PARTS)]
     for times in (1.0, 1.5, 2.0):
         name = "healthy, beside others of their machine" + (f", times x{times:g} at all sizes" if times > 1 else "")
@@ -170,9 +195,10 @@ def nearer(of: Sequence[Log], off: float) -> float:
     return float(np.mean([np.mean(np.abs(log.ratio)) <= off for log in of]))
 
 
-def page(of: Sequence[Log]) -> str:
-    """The page of the documentation."""
-    known = known_without(of, None)
+def page(of: Sequence[Log], rows: str) -> str:
+    """The page of the documentation; `rows` is its table."""
+    known = known_without(of)
+    top, one, one_top = known.bands[-1], *known.one_node
     yes = [log for log in of if log.healthy == "yes"]
     wrong = sorted(
         (log for log in yes if state(log, known_without(of, log.system)) == "slower"),
@@ -184,24 +210,30 @@ Written by `python validation/verdicts.py --write`; do not edit by hand.
 
 {words_of("accuracy-verdicts")}
 
-`commsim compare` holds a log against the prediction as shipped by two numbers: the median of measured / predicted time
-above 1 MiB, and up to 1 MiB. Healthy machines differ by what no description says; over the published systems that are
-known to be healthy the logarithm of either number follows a Student t of two degrees of freedom, most within a tenth
-and some beyond a factor of two. "Slower" is said where fewer than {100 * RARE["large"]:g} % of healthy machines are as
-slow (small messages: {100 * RARE["small"]:g} %), "cannot judge" where in either part a machine twice as slow might look
-like this one. A part most of whose sizes lie within a band that reaches to twice the predicted time is not called
-slower or faster either; the table knows no bands, and counts it. A prediction whose parameters are the machine's own
-(`params`, `library.measured`) is held against its own band.
+`commsim compare` holds a log against the prediction as shipped by three numbers: the median of measured / predicted
+time above 1 MiB, above 64 MiB, and up to 1 MiB; of the first two the rarer counts. Healthy machines differ by what no
+description says; over the published systems that are known to be healthy the logarithm of each number follows a Student
+t of two degrees of freedom, most within a tenth and some beyond a factor of two. "Slower" is said where fewer than
+{100 * RARE["large"]:g} % of healthy machines are as slow (small messages: {100 * RARE["small"]:g} %), "cannot judge"
+where large or small messages of a machine twice as slow might look like these. Above 1 MiB a machine of one node is
+held against such machines, which differ less. Messages most of whose sizes lie within a band that reaches to twice the
+predicted time are not called slower or faster either; the table knows no bands, and counts them. A prediction whose
+parameters are the machine's own (`params`, `library.measured`) is held against its own band.
 
-Each log below is judged without its own system. Percent of logs:
+Each log below is judged without its own system; "no fit has seen" are those of `validation/outside`, which had no part
+in what healthy machines look like. The row of a degraded log may say the cause, so that the prediction has it: "as if
+healthy" are those whose source states a cause, against the prediction without it. Percent of logs:
 
-{table(of)}
+{rows}
 
 Healthy logs that are called slower: {", ".join(f"`{log.slug}`" for log in wrong)}.
 
 | ln(measured / predicted) | systems | middle | scale |
 |---|--:|--:|--:|
 | above 1 MiB | {known.large.systems} | {known.large.middle:+.3f} | {known.large.scale:.3f} |
+| above 64 MiB | {top.systems} | {top.middle:+.3f} | {top.scale:.3f} |
+| above 1 MiB, one node | {one.systems} | {one.middle:+.3f} | {one.scale:.3f} |
+| above 64 MiB, one node | {one_top.systems} | {one_top.middle:+.3f} | {one_top.scale:.3f} |
 | up to 1 MiB | {known.small.systems} | {known.small.middle:+.3f} | {known.small.scale:.3f} |
 | above 1 MiB, against the other logs of the system | {known.own_large.systems} | {known.own_large.middle:+.3f} \
 | {known.own_large.scale:.3f} |
@@ -216,8 +248,8 @@ A cause is named where its simulation is at most {100 * math.expm1(FITS):.0f} % 
 {100 * nearer(yes, FITS):.0f} % of the healthy logs are so near to their prediction.
 
 The shares that count as rare were chosen with this table in view: the first row is no forecast, and the rows of slowed
-logs follow from it. With {100 * 0.75 * RARE["large"]:g} % fewer healthy logs would be called slower, and hardly half of
-those that are 1.5 times as slow.
+logs follow from it. With 0.5 % as many healthy logs would be called slower, and three of four that are 1.5 times as
+slow.
 """
 
 
@@ -227,13 +259,18 @@ def yaml_of(known: Healthy) -> str:
     lines = [
         "# Written by `python validation/verdicts.py --write`: ln(measured / predicted) of healthy systems; own_: of a "
         "log against",
-        "# the other healthy logs of its system; bands: up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded",
-        "# logs, predicted with their cause, in the bands above 1 MiB.",
+        "# the other healthy logs of its system; one_node: systems of one node, above 1 MiB and above 64 MiB; bands:",
+        "# up to 32 KiB, 1 MiB, 64 MiB, and above; degraded: of degraded logs, predicted with their cause, above",
+        "# 1 MiB; causes: how many published degraded systems have a cause of each kind.",
         *(f"{name}: {_tail(s)}" for name, s in spreads.items()),
+        "one_node:",
+        *(f"  - {_tail(s)}" for s in known.one_node),
         "bands:",
         *(f"  - {_tail(s)}" for s in known.bands),
         "degraded:",
         *(f"  - {_tail(s)}" for s in known.degraded),
+        "causes:",
+        *(f"  {kind}: {count:g}" for kind, count in known.causes.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -244,13 +281,15 @@ def _tail(s: Tail) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Prints the table, and writes both files where asked to."""
-    of, offs = logs(), degraded_offs()
-    known = known_without(of, None).model_copy(update={"degraded": degraded_spread(offs)})
-    causes = section(list(named_causes(known, offs)))
-    print(table(of), causes, sep="\n\n")
+    of, outside, offs = logs(training_folder()), logs(OUTSIDE), degraded_offs()
+    known = known_without(of).model_copy(update={"degraded": degraded_spread(offs), "causes": cause_counts()})
+    stated = as_if_healthy(of)
+    causes = section(list(named_causes(known, offs)), [(system, said == "slower") for system, said in stated])
+    rows = table(of, outside, stated)
+    print(rows, causes, sep="\n\n")
     if "--write" in words:
         write_atomically(PATH, yaml_of(known))
-        write_atomically(PAGE, page(of) + "\n" + causes)
+        write_atomically(PAGE, page(of, rows) + "\n" + causes)
     return 0
 
 

@@ -21,7 +21,7 @@ KINDS = (
     "launch", "algorithm", "protocol", "channels", "nvls", "sharp", "host memory", "gdr", "plugin", "tcp", "rate",
     "double rate", "nics", "nvlink", "pcie", "node", "version", "cores",
 )  # fmt: skip
-"""Kinds of causes: each as probable as the others before a curve is seen."""
+"""Kinds of causes."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ often a verdict is wrong). The heavy tail is theirs: most are within a tenth, so
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from commsim.accuracy.compare import Comparison
 from commsim.document import read_documents, validate
 from commsim.measure.records import Curve
 from commsim.nccl.parameters import Frozen
+from commsim.units import format_bytes
 
 PATH = Path(__file__).with_name("healthy.yaml")
 
@@ -30,7 +31,7 @@ LARGE_ABOVE = 1 << 20
 BAND_ENDS = (32 << 10, 1 << 20, 64 << 20)
 """Bytes up to which the bands of sizes reach by which causes are told apart; the last one is open."""
 
-RARE = {"large": 0.01, "small": 0.002}
+RARE = {"large": 0.006, "small": 0.002}
 """Share of healthy machines that are as slow as what is called slower. Small messages depend on how ranks are
 launched, and weigh less."""
 
@@ -67,16 +68,19 @@ class Tail(Frozen):
 class Healthy(Frozen):
     """By part of the sizes; `own_small` and `own_large`: a log of a machine against the middle of its other logs.
 
-    `bands`: by the bands of `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause,
-    in the bands above 1 MiB.
+    `one_node`: large messages of machines of one node, and those of the last band. `bands`: by the bands of
+    `BAND_ENDS`. `degraded`: published degraded logs against the prediction with their cause, in the bands above 1 MiB.
+    `causes`: how many published degraded systems have a cause of each kind.
     """
 
     small: Tail
     large: Tail
     own_small: Tail
     own_large: Tail
+    one_node: tuple[Tail, ...] = Field(default=(), max_length=2)
     bands: tuple[Tail, ...] = Field(min_length=4, max_length=4)
     degraded: tuple[Tail, ...] = Field(default=(), max_length=2)
+    causes: Mapping[str, float] = Field(default={})
 
 
 @lru_cache(maxsize=1)
@@ -93,6 +97,7 @@ class Sizes:
     sizes: int
     middle: float
     spread: Tail
+    above: int = 0  # bytes: of large ones, those that are judged
     own: bool = False  # the spread is that about this machine's other logs
     told: bool = True  # few of its sizes lie within a band that holds a machine half as fast too
 
@@ -127,7 +132,7 @@ class Sizes:
     @property
     def words(self) -> str:
         """Which sizes."""
-        return "above 1 MiB" if self.name == "large" else "up to 1 MiB"
+        return f"above {format_bytes(self.above)}" if self.name == "large" else "up to 1 MiB"
 
 
 def state_of(of: Sequence[Sizes]) -> str:
@@ -149,17 +154,29 @@ def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -
     return replace(part, spread=about, own=True)
 
 
-def parts(comparison: Comparison, known: Healthy | None = None) -> list[Sizes]:
-    """The parts that a curve has, large messages first."""
+def parts(comparison: Comparison, *, one_node: bool = False) -> list[Sizes]:
+    """The parts that a curve has, large messages first; `one_node`: of a machine of one."""
     ratio = np.log(comparison.measured_s / comparison.predicted_s)
-    return list(parts_of(comparison.size_bytes > LARGE_ABOVE, ratio, known or healthy()))
+    return list(parts_of(comparison.size_bytes, ratio, healthy(), one_node=one_node))
 
 
-def parts_of(large: npt.NDArray[np.bool_], ratio: npt.NDArray[np.float64], known: Healthy) -> Iterator[Sizes]:
-    """The parts of a curve whose sizes are `large` or not, by their ln(measured / predicted)."""
-    for name, rows in (("large", large), ("small", ~large)):
-        if rows.any():
-            yield Sizes(name, int(rows.sum()), float(np.median(ratio[rows])), getattr(known, name))
+def parts_of(
+    size_bytes: npt.NDArray[np.int64], ratio: npt.NDArray[np.float64], known: Healthy, *, one_node: bool = False
+) -> Iterator[Sizes]:
+    """Large and small messages of a curve, by their ln(measured / predicted).
+
+    Large ones are judged all together, and those of the last band, which predictions are nearest to, alone: what fewer
+    healthy machines are like counts.
+    """
+    spreads = known.one_node if one_node and known.one_node else (known.large, known.bands[-1])
+    of_large = []
+    for above, spread in zip((LARGE_ABOVE, BAND_ENDS[-1]), spreads, strict=True):
+        if (rows := size_bytes > above).any():
+            of_large.append(Sizes("large", int(rows.sum()), float(np.median(ratio[rows])), spread, above))
+    if of_large:
+        yield min(of_large, key=lambda part: min(part.as_slow, 1.0 - part.as_slow))
+    if (rows := size_bytes <= LARGE_ABOVE).any():
+        yield Sizes("small", int(rows.sum()), float(np.median(ratio[rows])), known.small)
 
 
 def slow_curves(curves: Sequence[Curve], shipped_s: npt.NDArray[np.float64]) -> list[str]:
@@ -169,8 +186,7 @@ def slow_curves(curves: Sequence[Curve], shipped_s: npt.NDArray[np.float64]) -> 
     """
     out = []
     for curve, shipped in zip(curves, np.split(shipped_s, np.cumsum([len(c) for c in curves])[:-1]), strict=True):
-        large = curve.size_bytes > LARGE_ABOVE
-        for part in parts_of(large, np.log(curve.undisturbed_s() / shipped), healthy()):
+        for part in parts_of(curve.size_bytes, np.log(curve.undisturbed_s() / shipped), healthy()):
             if part.is_slow:
                 times = f"x{math.exp(part.middle):.2f} {part.words}"
                 out.append(

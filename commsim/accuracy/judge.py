@@ -34,6 +34,14 @@ class CurveSource:
         library = self.scenario.library
         return library.name == "nccl" and not (self.scenario.params or library.measured)
 
+    def verdict_of(self, predicted: Curve, measured: Curve) -> Verdict:
+        """The verdict on a measured curve by what this predicts of it."""
+        from commsim.scenario.setting import build_topology
+
+        shipped = self.is_as_shipped
+        one_node = shipped and self.scenario is not None and build_topology(self.scenario).nodes == 1
+        return verdict(compare(predicted, measured), as_shipped=shipped, one_node=one_node)
+
     def collectives(self) -> set[str]:
         """What it predicts."""
         if self.curve is not None:
@@ -114,7 +122,7 @@ def pairs(predictions: list[CurveSource], measured: list[Curve]) -> list[tuple[C
                 if line is None and source.scenario is not None:
                     line = predicted_curve(source.scenario, curve.collective, [int(n) for n in curve.size_bytes], curve)
                 if line is not None:
-                    one = verdict(compare(line, curve), as_shipped=source.is_as_shipped)
+                    one = source.verdict_of(line, curve)
                     verdicts.append((source, replace(one, other_machine=_other_machine(source, curve))))
             except CommsimError as error:
                 reasons += [str(error), *(f"{curve.name}: {line}" for line in contradicted(source, curve))]

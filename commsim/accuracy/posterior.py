@@ -2,8 +2,9 @@
 
 An explanation is a predicted curve. In each band of sizes the median of ln(measured / predicted) is as likely as on
 healthy machines (`Healthy.bands`: Student's t of two degrees of freedom), bands apart; above 1 MiB, where a cause costs
-time, as on published degraded logs against their simulated cause (`Healthy.degraded`), predicted less well. Kinds of
-explanations are equally probable before the curve is seen; one more is none of them: any factor is as likely.
+time, as on published degraded logs against their simulated cause (`Healthy.degraded`), predicted less well. Before the
+curve is seen a kind of cause is as probable as published degraded systems make it (`log_prior`), the prediction as
+kinds are in the mean; one more kind is none of them: any factor is as likely.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from commsim.accuracy.causes import KINDS
 from commsim.accuracy.healthy import BAND_ENDS, Healthy, healthy
 
 Float64 = npt.NDArray[np.float64]
 
 AS_PREDICTED = "as predicted"
 """The kind of the prediction itself."""
+
+NONE = "none of these"
+"""The kind of a cause that is none of those tried."""
 
 NONE_OF_THESE = -math.log(math.log(64.0) + math.log(4.0))
 """Log density in a band of a cause that is none of those tried: from a quarter of the time to 64 times, alike."""
@@ -50,6 +55,14 @@ def log_likelihood(size_bytes: npt.NDArray[np.int64], off: Float64, cost: Float6
     return total
 
 
+def log_prior(kind: str, known: Healthy) -> float:
+    """Log of how much more probable than kinds in the mean a kind is among published degraded systems (Laplace)."""
+    if kind == AS_PREDICTED:
+        return 0.0
+    mean = 1.0 + sum(known.causes.values()) / (len(KINDS) + 1)
+    return math.log((1.0 + known.causes.get(kind, 0.0)) / mean)
+
+
 def posterior(
     size_bytes: npt.NDArray[np.int64],
     log_time: Float64,
@@ -61,9 +74,11 @@ def posterior(
     of_kind = Counter(kind for kind, _ in explanations)
     own = next((times for kind, times in explanations if kind == AS_PREDICTED), np.full(len(log_time), -np.inf))
     logs = [
-        log_likelihood(size_bytes, log_time - times, times - own, known) - math.log(of_kind[kind])
+        log_likelihood(size_bytes, log_time - times, times - own, known)
+        + log_prior(kind, known)
+        - math.log(of_kind[kind])
         for kind, times in explanations
     ]
-    logs.append(NONE_OF_THESE * np.unique(band_of(size_bytes)).size)
+    logs.append(NONE_OF_THESE * np.unique(band_of(size_bytes)).size + log_prior(NONE, known))
     weights = np.exp(np.asarray(logs) - max(logs))
     return [float(p) for p in (weights / weights.sum())[:-1]]

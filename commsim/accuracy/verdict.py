@@ -181,23 +181,26 @@ def _share(part: Sizes) -> str:
     return f"{percent} % of healthy machines are as {how}"
 
 
-def verdict(comparison: Comparison, *, as_shipped: bool = False) -> Verdict:
-    """The verdict of a comparison; ``as_shipped``: NCCL's prediction by parameters that are not this machine's own."""
+def verdict(comparison: Comparison, *, as_shipped: bool = False, one_node: bool = False) -> Verdict:
+    """The verdict of a comparison; ``as_shipped``: NCCL's prediction by parameters that are not this machine's own.
+
+    `one_node`: the machine has one, and is held against such machines.
+    """
     p = comparison.predicted
     if p.low_s is None or p.high_s is None or not len(p):
         ones = np.ones(comparison.n)
         return Verdict(comparison, ones / (1 + DEFAULT_BAND), ones * (1 + DEFAULT_BAND), assumed=True)
     low, high = (_at(p, factor / p.time_s, comparison) for factor in (p.low_s, p.high_s))
     of_sizes = Verdict(comparison, low, high, assumed=False)
-    return (
-        replace(of_sizes, parts=tuple(_told(part, of_sizes) for part in parts(comparison))) if as_shipped else of_sizes
-    )
+    if not as_shipped:
+        return of_sizes
+    return replace(of_sizes, parts=tuple(_told(part, of_sizes) for part in parts(comparison, one_node=one_node)))
 
 
 def _told(part: Sizes, verdict: Verdict) -> Sizes:
     """A part with whether at least half of its sizes can be judged by their band."""
-    large = verdict.comparison.size_bytes > LARGE_ABOVE
-    rows = verdict.judged[large if part.name == "large" else ~large]
+    sizes = verdict.comparison.size_bytes
+    rows = verdict.judged[sizes > part.above if part.name == "large" else sizes <= LARGE_ABOVE]
     return replace(part, told=bool(2 * np.count_nonzero(rows) >= rows.size))
 
 

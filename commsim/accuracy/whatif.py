@@ -25,6 +25,9 @@ MOST_SIZES = 12
 NAMED = 0.05
 """Least probability of a cause that is named."""
 
+_APART = 3.0
+"""A curve tells apart what it makes so many times as probable."""
+
 FITS = 0.34
 """Mean |ln(measured / time)| up to which an explanation fits: 95 % of healthy logs are as near to their prediction
 (docs/accuracy-verdicts.md)."""
@@ -80,7 +83,8 @@ def likely(
 ) -> list[Tried]:
     """What-ifs that make a measured curve probable, the most probable first, then the prediction (`AS_PREDICTED`).
 
-    Empty where the prediction itself, or a cause that is none of those tried, is more probable than each of them.
+    Empty where the prediction itself is more probable than each of them, or a cause that is none of those tried is more
+    than three times as probable: then they cannot be told from it.
     `progress` is told how many of how many simulations are done; `known`: how far machines are from predictions, as
     shipped where left out.
     """
@@ -109,7 +113,8 @@ def likely(
     by_kind: dict[str, float] = {}
     for each in judged:
         by_kind[each.kind] = by_kind.get(each.kind, 0.0) + each.probability
-    if not judged or max(by_kind.values()) <= max(own.probability, 1.0 - sum(chances)):
+    likeliest = max(by_kind.values(), default=0.0)
+    if likeliest <= own.probability or _APART * likeliest < 1.0 - sum(chances):
         return []
     named = [t for t in judged if t.probability >= NAMED]
     return [*sorted(named, key=lambda t: -t.probability), own] if named else []
@@ -117,7 +122,7 @@ def likely(
 
 def indistinct(tried: Sequence[Tried]) -> list[Tried]:
     """The most probable cause, and those that a curve cannot tell from it: at least a third as probable."""
-    return [t for t in tried if t.cause != AS_PREDICTED and 3 * t.probability >= tried[0].probability]
+    return [t for t in tried if t.cause != AS_PREDICTED and _APART * t.probability >= tried[0].probability]
 
 
 def named(tried: Sequence[Tried]) -> list[Tried]:

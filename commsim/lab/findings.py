@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commsim.accuracy.compare import compare
 from commsim.accuracy.judge import CurveSource, judged
-from commsim.accuracy.verdict import Verdict, verdict
+from commsim.accuracy.verdict import Verdict
 from commsim.accuracy.whatif import Tried, predicted_curve
 from commsim.collectives.semantics import RING_PASSES
 from commsim.errors import CommsimError
@@ -151,9 +150,7 @@ def _judge(scenario: Scenario, curves: list[Curve], findings: Findings) -> None:
     for curve in nameless:
         try:
             line = predicted_curve(scenario, curve.collective, [int(n) for n in curve.size_bytes])
-            findings.judged.append(
-                judged(source, verdict(compare(line, curve), as_shipped=source.is_as_shipped), what_if=True)
-            )
+            findings.judged.append(judged(source, source.verdict_of(line, curve), what_if=True))
         except CommsimError as error:
             why.setdefault(str(error), []).append(curve.collective)
     findings.gaps += [f"{', '.join(names)}: {text}" for text, names in why.items()]

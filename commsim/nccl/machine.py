@@ -156,7 +156,9 @@ def survey(system: System, topology: Topology, peer_level: int, *, staged: bool 
     if kind.startswith("nvlink"):
         links = topology.nvlink_links if kind == "nvlink_switch" else topology.pair_links(0, 1)
     gbps = gb_per_s(topology.nic_bandwidth) if topology.nics_per_node else 0.0
-    host, thin = staged or _through_host(topology), topology.oversubscription
+    # A NIC reads the memory of its host at its full rate, whoever wrote there: GB10's way is no other.
+    host = topology.gpu.sm not in ONE_MEMORY_SM and (staged or _through_host(topology))
+    thin = topology.oversubscription
     narrow = kind == "nvlink_direct" if system.nodes == 1 else topology.kind in MESHES or _thin(topology)
     cut = topology.bisection_bandwidth() if narrow else inf
     leaf = topology.nodes_per_leaf

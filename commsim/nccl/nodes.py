@@ -123,6 +123,7 @@ class Nodes:
             sender, receiver = self.kinds[int(a)].with_hops(seconds), self.kinds[int(b)].machine
             # The share is of the sender's NICs; it says what the receiver's let through.
             narrow = narrower(sender.machine, replace(receiver, nic_path=_but_nics(receiver)))
+            narrow = narrow if self.comm.plain else _over_rings(narrow, sender)
             kinds.append(replace(sender, machine=slowed(narrow, least)))
         return NodeHops(tuple(kinds), of.reshape(-1), tuple(link[first].tolist()))
 
@@ -333,6 +334,13 @@ def narrower(a: Machine, b: Machine) -> Machine:
         oversubscription=max(a.oversubscription, b.oversubscription),
         cut=min(a.cut, b.cut),
     )
+
+
+def _over_rings(machine: Machine, sender: Kind) -> Machine:
+    """The machine with the NICs that rings enter and leave the sender by: fewer where another node has fewer ways."""
+    nics = sender.system.ring.nics
+    used = min(len({nic for nic, _ in nics}), len({nic for _, nic in nics})) or machine.nics
+    return machine if used >= machine.nics else machine.with_nics(used, sender.topology.ranks_per_node)
 
 
 def _but_nics(machine: Machine) -> tuple[tuple[str, float, int], ...]:

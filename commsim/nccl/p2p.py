@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import NamedTuple
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
-from commsim.nccl.machine import Machine, inside_name, nic_efficiency, nic_rates
+from commsim.nccl.machine import MEMORY, Machine, inside_name, nic_efficiency, nic_rates
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
 from commsim.nccl.protocols import LL, SIMPLE, WARP, Protocol
@@ -225,7 +225,7 @@ def p2p_time(
         chunk = _CHUNK // 4 if sends.each < _CHUNK else _CHUNK // 2  # src/enqueue.cc, addP2pToPlan
         first = sends.together * min(sends.part, chunk) / block
     stretches = [
-        *_blocks(parameters, sends, version, block, first, off),
+        *_blocks(machine, parameters, sends, version, block, first, off),
         *_inside(system, machine, parameters, sends),
         *_between(system, machine, parameters, sends, first),
     ]
@@ -270,20 +270,38 @@ def _sends(system: System, ends: Ends, collective: str, nbytes: int, version: Ve
 
 
 def _blocks(
-    parameters: Parameters, sends: Sends, version: Version, block: float, first: float, off: float
+    machine: Machine, parameters: Parameters, sends: Sends, version: Version, block: float, first: float, off: float
 ) -> Iterator[Stretch]:
     """The thread blocks of a peer's channels, of all peers where they move bytes, and these channels over the network.
 
     `block` is the bytes/s of one. Of whole packs all blocks together move more than the links.
     """
-    across = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
-    rate = block if sends.local else min(block, across)
-    yield max(sends.part / rate, sends.together * sends.part / block), "thread block", first
+    across, by = _across(machine, parameters, sends, version, block)
+    rate, limit = (block, "thread block") if sends.local else min((block, "thread block"), (across, by))
+    yield max(sends.part / rate, sends.together * sends.part / block), limit, first
     if off:
         moved = (sends.local + sends.remote) * sends.each * (off + (1 - off) / _PACK)
         yield moved / (sends.every * block), "thread block", first
     if sends.remote and sends.local:
-        yield sends.part / across, "network channel", 2 * first
+        yield sends.part / across, "network channel" if by != MEMORY else by, 2 * first
+
+
+def _across(
+    machine: Machine, parameters: Parameters, sends: Sends, version: Version, block: float
+) -> tuple[float, str]:
+    """Bytes/s of one channel over the network, and what limits it.
+
+    Without GPUDirect RDMA a connection's buffers are in the memory of a host (src/transport/net.cc, sendProxyConnect):
+    where it else copies inside its GPU, a block copies over its share of the GPU's port, before it hands over.
+    """
+    rate = parameters.network.channel_rate * (_RATE_RATIO if version >= _RATE_SINCE else 1)
+    ports = {kind: one for kind, one, _ in nic_rates(machine, parameters) if kind in (MEMORY, "PCIe")}
+    if not sends.remote or ports.get(MEMORY, inf) == inf:
+        return rate, "thread block"
+    share = min(ports.values()) / min(sends.every, sends.channels * sends.remote)
+    if share >= block:
+        return rate, "thread block"
+    return 1 / (1 / rate + 1 / share - 1 / block), MEMORY
 
 
 def _inside(system: System, machine: Machine, parameters: Parameters, sends: Sends) -> Iterator[Stretch]:

@@ -151,6 +151,8 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = 
     if tried:
         lines.append("# causes tried: how probable each is among them, and how far off its times still are (less fits)")
     lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {chance(t)}, {fit(t)}" for t in tried]
+    if tried:
+        lines.append(f"# none of these: {100 * (1.0 - sum(t.probability for t in tried)):.0f} %")
     return "\n".join([*lines, *remarks(c)]) + "\n"
 
 
@@ -259,9 +261,10 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
         parts.append(Text(text))
     if any(v.parts for v, _ in results):
         text = (
-            "The verdict on the whole curve holds its median time above 1 MiB, and up to 1 MiB, over the predicted one "
-            "against those of published machines that are known to be healthy. Slower is what fewer than "
-            f"{100 * RARE['large']:g} % of them are (small messages: {100 * RARE['small']:g} %). "
+            "The verdict on the whole curve holds its median time above 1 MiB, above 64 MiB, and up to 1 MiB, over the "
+            "predicted one against those of published machines that are known to be healthy, of one node where it is "
+            f"one. Slower is what fewer than {100 * RARE['large']:g} % of them are (small messages: "
+            f"{100 * RARE['small']:g} %). "
             "docs/accuracy-verdicts.md counts how often such a verdict is wrong."
         )
         parts.append(Text(text))
@@ -270,8 +273,9 @@ def _sureness(results: Sequence[Judged]) -> list[Part]:
         parts.append(Text(text))
     if any(tried for _, tried in results):
         text = (
-            "A probability is that among the causes tried and none of them, each kind equally probable before: a "
-            "hint where to look, not a proof. docs/accuracy-verdicts.md counts how often the true cause is named."
+            "A probability is that among the causes tried and none of them, each kind before as probable as published "
+            "degraded machines make it: a hint where to look, not a proof. docs/accuracy-verdicts.md counts how often "
+            "the true cause is named."
         )
         parts.append(Text(text))
     return parts

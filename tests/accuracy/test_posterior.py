@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commsim.accuracy.causes import KINDS
 from commsim.accuracy.healthy import BAND_ENDS, Healthy, Sizes, Tail, beside, healthy
-from commsim.accuracy.posterior import AS_PREDICTED, NONE_OF_THESE, band_of, log_likelihood, posterior
+from commsim.accuracy.posterior import AS_PREDICTED, NONE, NONE_OF_THESE, band_of, log_likelihood, log_prior, posterior
 
 SIZES = np.array([8, 1 << 18, 1 << 24, 1 << 30])
 FLAT = np.log(np.array([2e-5, 4e-5, 4e-4, 2e-2]))
@@ -81,6 +82,16 @@ def test_forms_of_a_kind_share_its_prior() -> None:
     slower = FLAT + math.log(2.0)
     two = posterior(SIZES, slower, [("nics", slower), ("nics", slower), ("rate", slower)], KNOWN)
     assert two[0] + two[1] == pytest.approx(two[2])
+
+
+def test_kinds_that_published_machines_had_are_more_probable() -> None:
+    slower = FLAT + math.log(2.0)
+    known = KNOWN.model_copy(update={"causes": {"nics": 3.0}})
+    nics, rate = posterior(SIZES, slower, [("nics", slower), ("rate", slower)], known)
+    assert nics == pytest.approx(4 * rate)
+    priors = [math.exp(log_prior(kind, healthy())) for kind in (*KINDS, NONE)]
+    assert np.mean(priors) == pytest.approx(1.0)
+    assert log_prior(AS_PREDICTED, healthy()) == 0.0
 
 
 def test_other_logs_of_a_machine_count_where_they_tell_more() -> None:

@@ -33,9 +33,9 @@ def judged(
     [
         (3.3, 1.0, 1.5, "unjudged", "cannot judge: x3.30 up to 1 MiB, where healthy machines differ"),
         (9.0, 1.0, 1.5, "slower", "slower than expected: x9.00 up to 1 MiB ("),
-        (3.3, 2.0, 1.5, "slower", "slower than expected: x2.00 above 1 MiB ("),
-        (1.0, 2.2, 3.0, "unjudged", "cannot judge: x2.20 above 1 MiB, within a band so wide"),
-        (1.0, 4.0, 3.0, "slower", "slower than expected: x4.00 above 1 MiB ("),
+        (3.3, 2.0, 1.5, "slower", "slower than expected: x2.00 above 64 MiB ("),
+        (1.0, 2.2, 3.0, "unjudged", "cannot judge: x2.20 above 64 MiB, within a band so wide"),
+        (1.0, 4.0, 3.0, "slower", "slower than expected: x4.00 above 64 MiB ("),
         (1.1, 1.1, 1.5, "as expected", "as expected: 10 of 10 sizes within the band, 1.10 times"),
     ],
 )

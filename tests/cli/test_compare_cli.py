@@ -55,7 +55,7 @@ def test_a_curve_as_predicted_is_as_expected(scenario: Path, tmp_path: Path) -> 
     first = result.stdout.splitlines()[0]
     assert first == (
         "log: as expected: 3 of 3 judged sizes within the band (5 cannot be judged), 1.02 times the predicted time at "
-        "the median size; above 1 MiB 45 % of healthy machines are as slow"
+        "the median size; above 64 MiB 31 % of healthy machines are as slow"
     )
     assert {p.name for p in (tmp_path / "o").iterdir()} == {"comparison.csv", "comparison.png", "comparison.svg"}
 
@@ -104,7 +104,7 @@ def test_the_page_says_what_the_terminal_says(scenario: Path, tmp_path: Path) ->
     assert result.exit_code == 0, result.output
     text = page.read_text()
     answer = result.stdout.splitlines()[0]
-    assert answer.startswith("log: slower than expected: x50.00 above 1 MiB (fewer than 0.1 % of healthy machines")
+    assert answer.startswith("log: slower than expected: x50.00 above 64 MiB (fewer than 0.1 % of healthy machines")
     assert f"<p>{answer}</p>" in text[: text.index("<h2")]
     assert text.count(">slower x50.00</td>") == 8
     assert text.count("<svg xmlns") == 1
@@ -199,9 +199,10 @@ def test_every_cause_is_found_through_noise(scenario: Path, cause: str) -> None:
         curve, kind="measured", time_s=curve.time_s * noise, low_s=None, high_s=None, lower_bound_s=None
     )
     # Some cannot be told apart on this machine: without NVLink GPUs talk over PCIe, without peer to peer through their
-    # host, by the same ports. What is nearly as probable as the first is named beside it.
+    # host, by the same ports. What is nearly as probable as the first is named beside it. Rings look like NVLS off, and
+    # published machines more often lacked GPUDirect than they ran another algorithm: Ring comes third.
     tried = likely(one, measured)
-    named = {each.kind for each in indistinct(tried)} | set(list(dict.fromkeys(each.kind for each in tried))[:2])
+    named = {each.kind for each in indistinct(tried)} | set(list(dict.fromkeys(each.kind for each in tried))[:3])
     assert option.kind in named
     assert len(named) <= 6
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from commsim.nccl.machine import MEMORY, nic_rates
 from commsim.nccl.p2p import off_packs, peer_channels
 from commsim.nccl.parameters import load_parameters
 from commsim.nccl.predict import Options, Predictor
-from commsim.topology.presets import load_preset
+from commsim.topology.presets import load_preset, load_topology
+from commsim.topology.spec import TopologySpec
 
 VERSION = (2, 22, 3)
 
@@ -215,3 +219,23 @@ def test_bytes_of_many_peers_pass_few_blocks() -> None:
     model = Predictor(load_preset("gb200-nvl72"), Options((2, 26, 2), exact=True))
     got, block = model.predict("all_to_all", 72 * each), model.parameters.point_to_point.channel_rate / 16
     assert got.busy_s == pytest.approx(71 * each * (0.75 + 0.25 / 16) / (32 * block))
+
+
+@pytest.mark.parametrize("collective", ["send_recv", "all_to_all"])
+def test_without_gpudirect_a_block_copies_over_its_share_of_the_port(collective: str) -> None:
+    # Two channels of a peer: each copies at half of what the port gives through the host's memory.
+    spec = {"preset": "a100-pcie", "nodes": 2, "gpus_per_node": 1, "nics_per_node": 1, "nic_bandwidth": "200 Gb/s"}
+    blocks = {"node": {"nic": {"attach": "host"}}, "fabric": {"kind": "fat_tree", "network": "infiniband"}}
+    machine = load_topology(TopologySpec.model_validate(spec | blocks), Path())
+    far = {level: Predictor(machine, Options((2, 16, 5), {"NCCL_NET_GDR_LEVEL": level})) for level in ("SYS", "LOC")}
+    p = far["LOC"].parameters
+    ports = {kind: rate for kind, rate, _ in nic_rates(far["LOC"].machine, p)}
+    small, large = 64 << 20, 192 << 20
+    slope = {
+        level: (model.predict(collective, large).kernel_s - model.predict(collective, small).kernel_s) / (large - small)
+        for level, model in far.items()
+    }
+    share = min(ports[MEMORY], ports["PCIe"]) / 2
+    parts = 4 if collective == "all_to_all" else 2  # of a call's bytes one channel has a part
+    copied = 1 / share - 1 / p.point_to_point.channel_rate
+    assert slope["LOC"] - slope["SYS"] == pytest.approx(copied / parts, rel=0.02)

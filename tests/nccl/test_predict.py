@@ -470,10 +470,16 @@ def test_a_channel_costs_more_while_each_has_a_queue(version: tuple[int, int, in
 
 @pytest.mark.parametrize(
     ("preset", "through"),
-    [("polaris", True), ("aws-p3dn", True), ("gh200x4-slingshot200", False), ("hgx-h100-ndr400", False)],
+    [
+        ("polaris", True),
+        ("aws-p3dn", True),
+        ("gh200x4-slingshot200", False),
+        ("hgx-h100-ndr400", False),
+        ("dgx-spark", False),
+    ],
 )
 def test_a_nic_at_the_host_bridge_is_slower(preset: str, through: bool) -> None:
-    # GH200 reaches its host over C2C, an HGX board its NICs through a switch.
+    # GH200 reaches its host over C2C, an HGX board its NICs through a switch; GB10's memory is that of its host.
     machine = Predictor(load_preset(preset, nodes=2), Options((2, 22, 3))).machine
     parameters = load_parameters("hopper", "slingshot")
     assert machine.through_host is through

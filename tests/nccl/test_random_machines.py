@@ -81,6 +81,18 @@ _WRONG_ONCE: dict[str, tuple[list[dict[str, Any]], dict[str, Any], list[dict[str
         "scatter",
         64 << 20,
     ),
+    "a broadcast by seven of eight slow NICs": (
+        [{"preset": "dgx-a100-hdr200", "nodes": 5}],
+        {"kind": "single_switch", "network": "roce"},
+        [
+            {"link": ("node0.pcie1", "node0.gpu3"), "failed": True},
+            {"link": ("switch", "node1.nic7"), "bandwidth_factor": 0.01},
+            {"node": 1, "bandwidth_factor": 0.1},
+        ],
+        (2, 23, 4),
+        "broadcast",
+        4 << 30,
+    ),
     "a ring over a torus that a slower link made quicker": (
         [{"preset": "gh200x4-ndr200", "nodes": 3, "gpus_per_node": 1}],
         _ROUTERS,

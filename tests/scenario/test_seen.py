@@ -233,7 +233,7 @@ def test_a_sick_log_is_told_and_gives_no_rule(scenario: Path, tmp_path: Path) ->
         words = ["calibrate", str(scenario), str(log(tmp_path, times)), "-o", str(params), "--no-plot"]
         done = CliRunner().invoke(app, words, catch_exceptions=False)
         assert done.exit_code == 0
-        assert ("is slow for such a machine, x2.50 above 1 MiB" in done.stderr) is sick
+        assert ("is slow for such a machine, x2.50 above 64 MiB" in done.stderr) is sick
         assert bool(yaml.safe_load(params.read_text()).get("slower")) is sick
     refused = CliRunner().invoke(app, ["tune", str(scenario), f"params={params}", "-o", str(tmp_path / "t.conf")])
     assert isinstance(refused.exception, InfeasibleError)

@@ -40,8 +40,9 @@ def page(figures: Mapping[str, Any]) -> str:
         "time degraded / time healthy, the median over the common sizes of 1 MiB and more; where a source prints a "
         "figure only, that of its bus bandwidths. The error is |predicted ratio / measured ratio - 1|. Both sides are "
         "predicted from the same description, in which the cause alone is changed. Nothing was fitted to the ratios, "
-        "but curves of `validation/measured` were in view when parameters were chosen: those of Polaris, Alps, ABCI, "
-        "the A100 PCIe pair and the H100; and, for the rate at which a processor copies, those of the T4.",
+        "but curves of `validation/measured` were in view when parameters were chosen: those of Polaris, Alps, the "
+        "A100 PCIe pair and the H100; and, for the rate at which a processor copies, those of the T4. Two curves are "
+        "predicted as a pair only where one publication has both, of one day.",
         "",
         f"{_all(figures)}.",
         "",

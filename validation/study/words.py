@@ -35,8 +35,8 @@ WORDS = {
     "accuracy-degraded": (
         "*measured* and *predicted* are the ratio of a pair, degraded over healthy time: 2 is half as fast. *error* is "
         "that of the predicted ratio, in percent. *direction*: whether the prediction slows down where the measurement "
-        "does; *no change* says that the cause costs nothing in the model. *healthy* and *degraded* are predicted over "
-        "measured time of either side: below 1 the prediction is too quick."
+        "does. *healthy* and *degraded* are predicted over measured time of either side: below 1 the prediction is too "
+        "quick."
     ),
     "accuracy-doctor": (
         "A *test* is one run of a collective on some hosts, a *round* those that run at once. "
