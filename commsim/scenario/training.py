@@ -346,11 +346,6 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         accelerator_for(spec, topology, base_dir),
         precision_of(spec),
         spec.seq_len or architecture.seq_len,
-        tp=mesh.tp,
-        pp=mesh.pp,
-        cp=mesh.cp,
-        dp=mesh.dp,
-        ep=mesh.ep,
         expert_tp=mesh.expert_tp if architecture.moe else 1,
         schedule=spec.pipeline_schedule,
         virtual_stages=spec.virtual_stages or (2 if spec.pipeline_schedule in V_SHAPED and mesh.pp > 1 else 1),
@@ -359,6 +354,7 @@ def step_of(spec: TrainingSpec, topology: Topology, base_dir: Path) -> Step:
         gpus_per_node=topology.ranks_per_node,
         nic_bytes_per_s=_nic_share(topology) or GIGA,
         early_stop=spec.framework in STOPS_EARLY,
+        **{axis: getattr(mesh, axis) for axis in ("tp", "pp", "cp", "dp", "ep")},
         **{name: getattr(spec, name) for name in _ALIKE},
     )
 
