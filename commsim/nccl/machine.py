@@ -75,6 +75,8 @@ MEMORY = "host memory"
 """In `Machine.nic_path`: what a GPU hands a NIC in the memory of a host, without GPUDirect RDMA."""
 
 NIC, FABRIC = LINK_NAMES[LinkKind.NETWORK], LINK_NAMES[LinkKind.FABRIC]
+UPLINKS = "leaf uplinks"
+"""Links between switches, where these carry less than the NICs below them."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from commsim.nccl.communicator import Comm
 from commsim.nccl.graph import discover, joined, of_kind, own_nics
-from commsim.nccl.machine import FABRIC, NIC, Machine, far_nics, fed_nics, node_rate, survey, within_reach
+from commsim.nccl.machine import FABRIC, NIC, UPLINKS, Machine, far_nics, fed_nics, node_rate, survey, within_reach
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.node_ways import ROUNDING, NodeWays, inside_s
 from commsim.nccl.parameters import Parameters, load_parameters, network_of
@@ -195,27 +195,30 @@ class Nodes:
             slowest = min(slowest, (rate / times, limit, times))
         return slowest
 
-    def slowest(self, limit: str, channels: int, way: str) -> str:
-        """What of the NICs and their ways, or which node, is slower than the rest, by name; empty if nothing is.
+    def slowest(self, limit: str, channels: int, way: str) -> tuple[str, str]:
+        """What limits, and what of the NICs and their ways, or which node, is slower than the rest, by name.
 
         `limit` is what limits a call of so many channels over rings, trees or (``way``) the NICs of all nodes at once.
+        The name is empty if nothing is slower.
         """
         t, comm, ways = self.comm.topology, self.comm, self.ways
         if limit in (NIC, FABRIC, MESSAGES):
             edges = {"ring": ways.ring, "trees": ways.trees}.get(way)
             share, link = edges.share(channels) if edges is not None else (np.ones(1), np.zeros(1, np.int64))
             if way != "ring" and ways.ports.min() < min(1.0 - ROUNDING, share.min(initial=1.0)):
-                return t.link_name(ways.slowest_port())
+                return limit, t.link_name(ways.slowest_port())
             worst = int(share.argmin())
             if share[worst] < 1.0 - ROUNDING:
-                return t.link_name(int(link[worst]))
+                narrow = int(link[worst])
+                up = (t.vertex_kind[[t.link_src[narrow], t.link_dst[narrow]]] == VertexKind.SWITCH).all()
+                return UPLINKS if up and limit == NIC else limit, t.link_name(narrow)
         between = limit in (NIC, FABRIC, MESSAGES) or (limit == _PCIE and self.kinds[0].machine.intra_kind != "pcie")
         rates = np.array(
             [node_rate(k.machine, k.parameters)[0] if between else k.machine.intra_bandwidth for k in self.kinds]
         )
         if limit == "thread block" or np.ptp(rates) == 0.0:
-            return ""
-        return _with_failed(t, int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]]))
+            return limit, ""
+        return limit, _with_failed(t, int(comm.nodes[np.flatnonzero(comm.kind == rates.argmin())[0]]))
 
     def most(self, of: Callable[[Parameters], float]) -> float:
         """The greatest of a figure of the parameters of all kinds."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from commsim.nccl.channels import p2p_channels, p2p_start
 from commsim.nccl.environment import whole
-from commsim.nccl.machine import MEMORY, Machine, inside_name, nic_efficiency, nic_rates
+from commsim.nccl.machine import MEMORY, UPLINKS, Machine, inside_name, nic_efficiency, nic_rates
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.paths import NVL, P2C, PIX, PXB
 from commsim.nccl.protocols import LL, SIMPLE, WARP, Protocol
@@ -344,7 +344,7 @@ def _between(
     if beyond and machine.oversubscription > 1:  # rings do not feel the uplinks: they leave a leaf only once
         uplink = machine.nic_gbps * GIGA * machine.nics / machine.oversubscription
         uplink *= nic_efficiency(machine, parameters, all_to_all=True)
-        yield senders * beyond * sends.each / uplink, "leaf uplinks", 2 * first
+        yield senders * beyond * sends.each / uplink, UPLINKS, 2 * first
 
 
 def _latency(

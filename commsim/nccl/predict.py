@@ -305,11 +305,11 @@ class Predictor:
         if seconds < nodes.longest_s:  # else no way takes as long
             seconds = max(seconds, latency_s(nodes.comm.topology, collective, self._ranks))
         time = self._together(seconds, launch)
-        bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
         way, over = "trees" if "tree" in algorithm else "ring", channels
         if algorithm == "send_recv":
             way, over = ("ring", self.system.coll_channels) if collective == "send_recv" else ("ports", channels)
-        place = nodes.slowest(limit, over, way) if nodes.count > 1 else ""
+        limit, place = nodes.slowest(limit, over, way) if nodes.count > 1 else (limit, "")
+        bottleneck = "launch" if launch > seconds else limit if busy >= 0.5 * seconds else "latency"
         if bottleneck == "latency" and nodes.count > 1:
             place = nodes.slowest_latency(way, over) or place
         return Prediction(

@@ -64,6 +64,9 @@ def machine_changes(topology: Topology) -> Iterator[Change]:
         return
     nics = topology.nics_per_node
     if topology.nodes > 1 and nics:
+        if topology.oversubscription > 1:
+            words = f"no oversubscription (1 instead of {topology.oversubscription:g})"
+            yield Change(words, {"topology.oversubscription": 1})
         rate = topology.nic_bandwidth
         faster = {"topology.nic_bandwidth": _gbps(2 * rate)}
         yield Change(f"NICs of twice the rate ({_gbps(2 * rate)})", faster)
@@ -73,9 +76,6 @@ def machine_changes(topology: Topology) -> Iterator[Change]:
             yield Change(f"NICs and PCIe of twice the rate ({_gbps(2 * rate)}, {_gb_per_s(2 * pcie)})", both)
         yield Change(f"one more NIC per node ({nics + 1} instead of {nics})", {"topology.nics_per_node": nics + 1})
         yield Change(f"twice the NICs per node ({2 * nics})", {"topology.nics_per_node": 2 * nics})
-        if topology.oversubscription > 1:
-            words = f"no oversubscription (1 instead of {topology.oversubscription:g})"
-            yield Change(words, {"topology.oversubscription": 1})
     if topology.ranks_per_node > 1 and topology.nvlink_links:
         rate = topology.nvlink_link_bandwidth
         yield Change("NVLinks of twice the rate", {"topology.node.nvlink.bandwidth": _gb_per_s(2 * rate)})

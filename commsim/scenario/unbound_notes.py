@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from commsim.nccl.machine import FABRIC, NIC
+from commsim.nccl.machine import FABRIC, NIC, UPLINKS
 from commsim.nccl.messages import MESSAGES
 from commsim.units import format_bytes
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from commsim.scenario.item import Item
     from commsim.scenario.setting import Setting
 
-_UPLINKS = frozenset({"leaf uplinks", FABRIC})
+_UPLINKS = frozenset({UPLINKS, FABRIC})
 _CARDS = frozenset({NIC, MESSAGES}) | _UPLINKS
 
 _BINDS = {"nic_bandwidth": _CARDS, "nics_per_node": _CARDS, "oversubscription": _UPLINKS}
