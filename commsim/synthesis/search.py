@@ -174,6 +174,7 @@ class TreeSearch:
         self.best: Synthesis | None = None
         self.even = self.interrupted = False
         self.most_pieces = _MOST_PIECES
+        self._trial_s = 0.0
 
     @property
     def over(self) -> bool:
@@ -224,7 +225,7 @@ class TreeSearch:
         """Puts the rows of the best in a better order, as long as that gains."""
         for _ in range(_JUSTIFIED):
             best = self.best
-            if best is None or self.good or self.even or self.over:
+            if best is None or self.good or self.even or not self._in_time(4):
                 return
             laid = justified(best.laid, self.question.network)
             seconds = seconds_of(laid, self.question.network)
@@ -293,25 +294,28 @@ class TreeSearch:
             return
         tried: dict[int, float] = {}
         for count in counts:
-            begun = time.monotonic()
             tried[count] = self._tried(forest, count)
-            now = time.monotonic()
-            # The next has four times as many rows; what would not be over in time is not begun.
-            if self.good or now + 4 * (now - begun) > self.started + self.budget_s:
+            if self.good or not self._in_time(4):  # the next has four times as many rows
                 break
         if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
         for count in (near // 2, near * 2):
-            if 1 <= count <= most and not self._stop:
+            if 1 <= count <= most and not self._stop and self._in_time(2):
                 self._tried(forest, count)
 
     @property
     def _stop(self) -> bool:
         return self.good or (self.over and self.best is not None)
 
+    def _in_time(self, times: int) -> bool:
+        """Whether what takes so many times as long as the last trial would end within the budget."""
+        return time.monotonic() + times * self._trial_s < self.started + self.budget_s
+
     def _tried(self, forest: Forest, count: int) -> float:
+        begun = time.monotonic()
         one = self._with(forest, count)
+        self._trial_s = time.monotonic() - begun
         if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN):
             self.best = one
         return one.seconds
