@@ -129,6 +129,7 @@ def synthesize(
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
         if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
             show_plan(plan, place.topology, out, json_output)
+            _no_pictures(plot, draw)
             return
         if isinstance(plan, str):
             reason = f"; no plan by levels: {plan}"
@@ -157,6 +158,7 @@ def synthesize(
     better = beside_trees is not None and not many and beside_trees.seconds < schedules[0].seconds
     if better and beside_trees is not None and place.topology is not None:
         show_plan(beside_trees, place.topology, out, json_output)
+        _no_pictures(plot, draw)
         return
     for one in schedules:
         prove(one)
@@ -180,6 +182,15 @@ def synthesize(
         typer.echo(f"wrote {plot}", err=True)
     if draw is not None:
         _draw(draw, best, place.topology)
+
+
+def _no_pictures(plot: Path | None, draw: Path | None) -> None:
+    """Says that a plan by levels has no pictures, where one was asked for."""
+    for option, file in (("--plot", plot), ("--draw", draw)):
+        if file is not None:
+            typer.echo(
+                f"warning: {option} {file}: nothing drawn, pictures are of trees and this is a plan by levels", err=True
+            )
 
 
 def _draw(file: Path, best: Synthesis, topology: Topology | None) -> None:

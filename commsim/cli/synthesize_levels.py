@@ -11,6 +11,7 @@ from commsim.cli.say import print_json, terminal_bar
 from commsim.errors import CommsimError, InfeasibleError
 
 if TYPE_CHECKING:
+    from commsim.nccl.predict import Prediction
     from commsim.synthesis.level_search import LevelPlan
     from commsim.topology.graph import Topology
 
@@ -39,6 +40,18 @@ def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: f
             return str(error)
 
 
+def _nccl(plan: LevelPlan, topology: Topology) -> Prediction | None:
+    """NCCL's own time on the machine, None where its model has none."""
+    from commsim.nccl.predict import Options, Predictor
+
+    if any(group.gpu.generation == "cpu" for group in topology.groups):
+        return None
+    try:
+        return Predictor(topology, Options()).predict(plan.collective, plan.nbytes)
+    except CommsimError:
+        return None
+
+
 def show_plan(plan: LevelPlan, topology: Topology, out: Path | None, json_output: bool) -> None:
     """Proves a plan where it is whole, prints it, and writes its schedule."""
     from commsim.collectives.check import check
@@ -48,10 +61,11 @@ def show_plan(plan: LevelPlan, topology: Topology, out: Path | None, json_output
     proven = plan.laid is not None and (plan.rows <= _PROVEN_ROWS or plan.collective == "all_reduce")
     if proven and plan.laid is not None:
         check(plan.laid.schedule if plan.rows <= _PROVEN_ROWS else one_slice(topology, plan.nbytes))
+    nccl = _nccl(plan, topology)
     if json_output:
-        print_json(plan_dict(plan, proven=proven))
+        print_json(plan_dict(plan, proven=proven, nccl=nccl))
     else:
-        typer.echo(plan_text(plan, proven=proven))
+        typer.echo(plan_text(plan, proven=proven, nccl=nccl))
     if out is None:
         return
     if plan.laid is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,13 +47,25 @@ def load_machine(machine: str, changes: MachineChanges) -> Topology:
     values = {name: value for name, value in vars(changes).items() if value is not None}
     path = Path(machine)
     if machine in preset_names():
-        return load_preset(machine, **values)
+        topology = load_preset(machine, **values)
+        _say_idle(machine, values, topology)
+        return topology
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1 or path.exists():
         return load_file(path, **values)
     try:
         return load_preset(machine, **values)
     except TopologyError as error:
         raise TopologyError(f"{error}; and there is no file of that name") from None
+
+
+def _say_idle(machine: str, values: dict[str, Any], topology: Topology) -> None:
+    """Warns of options of a preset that change nothing on it."""
+    from commsim.topology.idle import idle_knobs
+    from commsim.topology.presets import topology_spec
+
+    for knob, reason in idle_knobs(topology_spec("", {"preset": machine, **values}), topology, Path()).items():
+        if knob[-1] in values:
+            typer.echo(f"warning: --{knob[-1].replace('_', '-')} {reason}", err=True)
 
 
 @app.command("list")

@@ -8,11 +8,13 @@ from commsim.synthesis.words import why
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
+    from commsim.nccl.predict import Prediction
     from commsim.synthesis.level_search import LevelPlan
 
 
-def plan_dict(plan: LevelPlan, *, proven: bool) -> dict[str, Any]:
-    """The figures of a plan; times in microseconds."""
+def plan_dict(plan: LevelPlan, *, proven: bool, nccl: Prediction | None = None) -> dict[str, Any]:
+    """The figures of a plan, NCCL's time among them where it is known; times in microseconds."""
+    theirs = {} if nccl is None else {"nccl_us": microseconds(nccl.time_s), "nccl_ratio": nccl.time_s / plan.limit_s}
     return {
         "topology": plan.network.name,
         "collective": plan.collective,
@@ -29,19 +31,24 @@ def plan_dict(plan: LevelPlan, *, proven: bool) -> dict[str, Any]:
         "pieces": plan.pieces,
         "moves": plan.rows,
         "proven": proven,
-    }
+    } | theirs
 
 
-def plan_text(plan: LevelPlan, *, proven: bool) -> str:
-    """Some lines on a plan."""
+def plan_text(plan: LevelPlan, *, proven: bool, nccl: Prediction | None = None) -> str:
+    """Some lines on a plan, with NCCL's time on the same machine where it is known."""
     sort = {"flow": "exact", "program": "a linear program", "cut": "a cut"}[plan.limit.by]
     whole = "the whole machine" if plan.period is None else f"{plan.period} nodes that stand for all"
     end = "; proven: every rank ends with what the collective promises" if proven else ""
+    theirs = []
+    if nccl is not None:
+        how = f"{nccl.algorithm}, {nccl.protocol}, channels: {nccl.channels}"
+        theirs = [f"  NCCL     {format_time(nccl.time_s)}  {nccl.time_s / plan.limit_s:.4g} of the limit ({how})"]
     return "\n".join(
         [
             f"{plan.network.name}: {plan.collective} of {format_bytes(plan.nbytes)} among {plan.network.n} ranks",
             f"  limit    {format_time(plan.limit_s)}  {sort}: {why(plan.network, plan.limit)}",
-            f"  reached  {format_time(plan.seconds)}  {plan.ratio:.4g} of the limit of the whole, on ideal links",
+            f"  reached  {format_time(plan.seconds)}  {plan.ratio:#.4g} of the limit of the whole, on ideal links",
             f"  schedule by levels (nodes, rails), {plan.rows} moves, simulated for {whole}{end}",
+            *theirs,
         ]
     )

@@ -73,7 +73,7 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
     lines = [
         f"{q.network.name}: {q.collective} of {format_bytes(q.size)} among {q.network.n} ranks",
         f"  limit    {format_time(one.limit_s)}  {_limit_words(one)}",
-        f"  reached  {format_time(one.seconds)}  {one.ratio:.4g} of the limit, on ideal links",
+        f"  reached  {format_time(one.seconds)}  {one.ratio:#.4g} of the limit, on ideal links",
         f"  schedule {_kind_of(one)}, {_many(one.pieces, 'piece')}, "
         f"{s.rows} moves{'; switches copy or add' * one.in_switches}"
         + ("; proven: every rank ends with what the collective promises" if proven else ""),

@@ -54,9 +54,9 @@ def machine_network(
         tuple(names[v] for v in vertices.tolist()), kind, t.vertex_node[vertices].astype(np.int64), acts, acts
     )
     rates = [distinct[k] for k in which.reshape(-1).tolist()]
-    return joined(
-        t.name, joints, Wires(place[own.size :].reshape(-1, 2), rates, t.link_latency[links], links), place[: own.size]
-    )
+    direct = t.link_kind[links] == LinkKind.C2C
+    wired = Wires(place[own.size :].reshape(-1, 2), rates, t.link_latency[links], links, direct)
+    return joined(t.name, joints, wired, place[: own.size])
 
 
 def adds_somewhere(topology: Topology) -> bool:

@@ -31,7 +31,7 @@ class FlowNetwork:
     ``ranks`` (n,): the vertex of each rank, in the order of the group. ``kind`` (V,) are `VertexKind`, ``node`` (V,)
     is -1 for what belongs to none. ``copies``, ``adds`` (V,): vertices without a rank that multicast and reduce.
     ``links``: what links of the topology each edge stands for, several where they are parallel; empty where the network
-    is of no topology. No two edges have the same ends.
+    is of no topology. ``direct``: edges of chip-to-chip links (C2C). No two edges have the same ends.
     """
 
     name: str
@@ -47,6 +47,7 @@ class FlowNetwork:
     unit: Fraction
     latency: Float64
     links: tuple[tuple[int, ...], ...] = ()
+    direct: frozenset[int] = frozenset()
 
     @property
     def n(self) -> int:
@@ -154,12 +155,16 @@ class Vertices:
 
 @dataclass(frozen=True, eq=False)
 class Wires:
-    """What joins them: ``ends`` (L, 2), bytes/s and seconds of each, and its number in a topology if there is one."""
+    """What joins them: ``ends`` (L, 2), bytes/s and seconds of each, and its number in a topology if there is one.
+
+    ``direct`` (L,): whether it is a chip-to-chip link.
+    """
 
     ends: Int64
     rates: Sequence[Fraction]
     latency: Float64
     links: Int64 | None = None
+    direct: Bool | None = None
 
 
 def joined(name: str, vertices: Vertices, wires: Wires, ranks: Int64) -> FlowNetwork:
@@ -183,6 +188,7 @@ def joined(name: str, vertices: Vertices, wires: Wires, ranks: Int64) -> FlowNet
     if links is not None:
         for link, edge in zip(links[kept].tolist(), place.tolist(), strict=True):
             members[edge].append(link)
+    direct = frozenset() if wires.direct is None else frozenset(place[wires.direct[kept]].tolist())
     network = FlowNetwork(
         name=name,
         vertex=tuple(vertices.name[v] for v in at.tolist()),
@@ -197,6 +203,7 @@ def joined(name: str, vertices: Vertices, wires: Wires, ranks: Int64) -> FlowNet
         unit=unit,
         latency=late,
         links=tuple(map(tuple, members)),
+        direct=direct,
     )
     _require_joined(network)
     return network

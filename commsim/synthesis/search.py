@@ -82,6 +82,10 @@ class Aim:
             raise ScheduleError(f"{self.network.name}: a collective of one rank has no schedule, expected 2 or more")
         if self.nbytes < 1:
             raise ScheduleError(f"found {self.nbytes} bytes, expected 1 or more")
+        if self.collective in DIVIDED and self.nbytes < self.network.n:
+            raise ScheduleError(
+                f"found {self.nbytes} B, expected {self.network.n} B or more: {self.collective} has a block per rank"
+            )
 
     @property
     def size(self) -> int:
@@ -285,7 +289,8 @@ class TreeSearch:
         finest = bytes_s / (_FINEST * (bytes_s + late_s))
         if q.collective in WHOLE_ARRAY:
             finest *= max(len(forest.share), q.network.n)
-        most = max(1, min(self.most_pieces, MOST_ROWS // rows_per_piece(forest, q.collective), q.size, int(finest)))
+        elements = q.size // q.itemsize // (q.network.n if q.collective in DIVIDED else 1)  # of a piece one at least
+        most = max(1, min(self.most_pieces, MOST_ROWS // rows_per_piece(forest, q.collective), elements, int(finest)))
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)

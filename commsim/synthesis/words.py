@@ -121,4 +121,6 @@ def _sort(network: FlowNetwork, edge: int) -> str:
     ends = {VertexKind(int(network.kind[v])) for v in (network.tail[edge], network.head[edge])}
     if not network.links:  # of no topology: nobody says what joins them
         return "link"
+    if edge in network.direct:
+        return "C2C link"
     return _SORTS.get(frozenset(ends), "PCIe link")

@@ -77,7 +77,7 @@ def test_what_nccl_chooses_is_not_under_the_bound(fault: dict[str, Any], nbytes:
         (SLOW_NODE, "NIC", "node3.nic"),
         (DEAD_NIC, "NIC", "node1 (nic3 failed)"),
         (SLOW_NVLINK, "NVLink", "node2"),
-        (SLOW_UPLINK, "NIC", "leaf1.rail3"),
+        (SLOW_UPLINK, "leaf uplinks", "leaf1.rail3"),
     ],
     ids=["node", "nic", "nvlink", "uplink"],
 )

@@ -101,7 +101,10 @@ def test_the_batch_is_four_micro_batches_per_stage_or_as_given(said: dict[str, A
 
 
 def test_batches_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"--micro-batches 4: found 4 x 4 .* a batch of 30, expected a batch of 16"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"--micro-batches 4: found 4 micro-batches .* a batch of 30 sequences, expected a batch of 16",
+    ):
         _step(nodes=4, tp=8, batch=30, micro_batches=4)
 
 

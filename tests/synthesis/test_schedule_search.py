@@ -113,6 +113,18 @@ def test_questions_that_make_no_sense(collective: str, nbytes: int, message: str
         Aim(PAIR, collective, nbytes)
 
 
+@pytest.mark.parametrize("collective", ["all_gather", "gather", "all_to_all"])
+def test_every_rank_has_a_block(collective: str) -> None:
+    with pytest.raises(ScheduleError, match="found 1 B, expected 2 B or more"):
+        Aim(PAIR, collective, 1)
+
+
+def test_no_piece_is_empty() -> None:
+    network = machine_network(load_preset("dgx-1v"))
+    one = TreeSearch(Aim(network, "all_reduce", 1024, itemsize=4), budget_s=3).run()
+    assert one.laid.schedule.chunk_bytes.min() > 0
+
+
 def test_an_array_that_does_not_divide_evenly_is_not_below_its_limit() -> None:
     """The root of a gather keeps a block that is a byte longer than the others."""
     ring = network_of([(str(k), str((k + 1) % 3), 1.0, 0.0) for k in range(3)], ["0", "1", "2"])
