@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -15,9 +15,12 @@ from commsim.scenario.item import Row
 from commsim.scenario.placement import placed
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
+from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from commsim.engine.variation import Variation
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.predict import Prediction
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
@@ -157,6 +160,7 @@ class NcclRows(RowPredictor):
         if scenario.params is not None:
             self._own, outside = _held_for(scenario, work.collective, topology)
         self.model.warnings += [text for text in survived(scenario, nodes) if text not in self.model.warnings]
+        self._variation = None if scenario.variation is None else scenario.variation.variation
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
@@ -188,17 +192,53 @@ class NcclRows(RowPredictor):
 
     def timed(self, size: int) -> tuple[float, str, str]:
         """As of the RowPredictor."""
-        p = self.model.predict(self.work.collective, size)
+        p, _ = self._noisy(self.model.predict(self.work.collective, size), self._variation)
         return p.time_s + self._late, p.algorithm, p.protocol
 
+    def _noisy(self, plain: Prediction, variation: Variation | None) -> tuple[Prediction, float | None]:
+        """A prediction of runs that vary: their median, and their 99th percentile."""
+        if variation is None or not variation.draws:
+            return plain, None
+        from commsim.engine.variation import RepeatedTimes
+        from commsim.nccl.noise import noise_of
+
+        later = RepeatedTimes(noise_of(self.model, variation, self.work.collective, plain))
+        kernel_s = plain.kernel_s + later.median_s
+
+        def time(later_s: float) -> float:  # which no noise leaves as it is, to the bit
+            if not later_s:
+                return plain.time_s
+            return max(plain.time_s, self.model.with_launch(plain.kernel_s + later_s, plain.launch_s))
+
+        noisy = replace(plain, time_s=time(later.median_s), kernel_s=kernel_s)
+        if variation.jitter is not None and later.median_s > 0.5 * noisy.time_s:
+            noisy = replace(noisy, bottleneck="latency")
+        return noisy, time(later.p99_s) + self._late if variation.repeats > 1 else None
+
+    def _lost(self, rows: Sequence[Row]) -> Iterator[str]:
+        """What the largest size loses to the slowest node, where nodes are unlike by a draw."""
+        variation = self._variation
+        if variation is None or not variation.node_spread or not rows:
+            return
+        work, size = self.work.collective, max(row.size_bytes for row in rows)
+        plain = self.model.predict(work, size)
+        alone, _ = self._noisy(plain, replace(variation, jitter=None))
+        nodes, share = self.model.nodes.count, alone.time_s / plain.time_s - 1.0
+        yield (
+            f"{work} of {format_bytes(size)} loses {100 * share:.2g} % to "
+            + (f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node")
+            + f" (median of {variation.repeats:,} runs, node_spread {100 * variation.node_spread:.3g} %)"
+        )
+
     def __call__(self, size: int) -> Row:
-        p = self.model.predict(self.work.collective, size)
+        p, p99_s = self._noisy(self.model.predict(self.work.collective, size), self._variation)
         time = p.time_s + self._late  # nobody ends a call before its last rank has begun it
         share = p.busy_s / time if time else 0.0
         return replace(
             self.row(size, time, None if self._over_nodes_in_windows(p.algorithm) else self._band(size)),
             kernel_s=p.kernel_s,
             launch_s=p.launch_s,
+            p99_s=p99_s,
             algorithm=p.algorithm,
             protocol=p.protocol,
             channels=p.channels,
@@ -215,16 +255,17 @@ class NcclRows(RowPredictor):
 
     def notes_on(self, rows: Sequence[Row]) -> list[str]:
         """What to doubt in rows on registered windows; empty where there are none."""
-        model = self.model
+        model, lost = self.model, list(self._lost(rows))
         if model.options.registered != "window":
-            return []
+            return lost
         from commsim.scenario.window_notes import window_notes
 
         plain = self._cache.model(
             self.topology, replace(model.options, registered="none", engine="auto"), model.parameters, self.ranks
         )
         work, held = self.work.collective, "" if self.model.nodes.count > 1 else self.topology.gpu.generation
-        return list(window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + self._late))
+        late = self._late
+        return [*lost, *window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + late)]
 
     def doubt(self, size: int) -> None:
         """As of the RowPredictor."""

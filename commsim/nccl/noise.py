@@ -1,0 +1,170 @@
+"""What noise costs a call of NCCL: each message late by a draw, each node slower by one, in many repeated runs.
+
+A ring channel is stepped as `commsim.nccl.timing` steps it, all channels of all runs at once; a pair of trees is
+simulated by the event engine for each pair of channels of each run. Every channel has draws of its own, and a call
+ends with its last channel. Draws only add to what a channel waits for, so that no run is quicker than the plain one.
+Of algorithms that have a closed form no message is known: a slow node costs them the busy part of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from commsim.collectives.semantics import CHAINED
+from commsim.engine.simulate import simulate
+from commsim.engine.variation import Variation
+from commsim.errors import ScenarioError
+from commsim.nccl.channels import Call
+from commsim.nccl.environment import ALGORITHM_NAMES
+from commsim.nccl.lower import Float64, RingPlan, lower_ring
+from commsim.nccl.predict import Prediction, Predictor
+from commsim.nccl.tree import TREE_NODES, piece_bytes, tree_chunk
+from commsim.nccl.tree_rows import PAIR
+from commsim.units import format_bytes
+
+MOST_DRAWS = 200_000_000
+"""Messages of all channels and runs of a ring at one size: some seconds."""
+
+MOST_EVENTS = 20_000_000
+"""The same of trees, whose messages the event engine takes one by one."""
+
+_MOST_AT_ONCE = 1 << 20
+"""Figures of a step of rings that are held at once."""
+
+_MOST_PIECES = 32
+"""Pieces into which a channel's share of a tree call is cut: each is one message of a hop."""
+
+
+def noise_of(model: Predictor, variation: Variation, collective: str, got: Prediction) -> Float64:
+    """Seconds that the kernel of a predicted call takes longer in each of the repeated runs, (repeats,).
+
+    ScenarioError where messages vary of an algorithm that tells none apart, or more of them than can be stepped.
+    """
+    if not variation.draws:
+        return np.zeros(variation.repeats)
+    by_messages = got.algorithm in ("ring", "tree") and collective not in CHAINED and model.system.ranks > 1
+    if not by_messages and variation.jitter is not None:
+        raise ScenarioError(_no_messages(collective, got))
+    if by_messages:
+        call = model.lowered(collective, got.nbytes, got.algorithm, got.protocol)
+        later = (_ring if got.algorithm == "ring" else _tree)(model, variation, call)
+        if later is not None:
+            return np.maximum(later, 0.0)
+    slowest = _factors(model, variation, got.nbytes).max(axis=1)
+    return np.asarray(got.busy_s * (slowest - 1.0))
+
+
+def _no_messages(collective: str, got: Prediction) -> str:
+    name = ALGORITHM_NAMES.get(got.algorithm, got.algorithm)
+    ask = "library.env.NCCL_ALGO=Ring or Tree, or " if collective == "all_reduce" else ""
+    return (
+        f"found jitter of {collective} of {format_bytes(got.nbytes)}, which NCCL runs by {name}: its time is a closed "
+        f"form, in which no message is told apart; expected {ask}node_spread alone, which every algorithm knows"
+    )
+
+
+def _too_many(variation: Variation, call: Call, messages: int, most: int) -> bool:
+    """Whether a call has more messages than are stepped; a ScenarioError where that matters, as each is late."""
+    if messages <= most or variation.jitter is None:
+        return messages > most
+    raise ScenarioError(
+        f"found {messages:,} messages of all runs of {call.collective} of {format_bytes(call.nbytes)}, expected up to "
+        f"{most:,}, which take seconds: ask for fewer repeats, a smaller size or a smaller machine"
+    )
+
+
+def _factors(model: Predictor, variation: Variation, nbytes: int) -> Float64:
+    """How many times as long each node takes in each run, (repeats, nodes)."""
+    count, runs = model.nodes.count, variation.repeats
+    rng = variation.generator(1, nbytes % (1 << 32))
+    if count * runs <= _MOST_AT_ONCE * 8:
+        return variation.node_factors(rng, (runs, count))
+    return np.stack([variation.node_factors(rng, (1, count)).max(axis=1) for _ in range(runs)])
+
+
+def _ring(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+    """Of rings: the last channel of each run, less what a channel takes without noise; None: too many messages."""
+    plan, runs = lower_ring(model.nodes, call), variation.repeats
+    channels = 1 if variation.jitter is None else call.split.channels  # which are alike without
+    steps = sum(loop.count * loop.slices for loop in plan.loops) * plan.steps
+    messages = steps * plan.ranks * channels * runs
+    if _too_many(variation, call, messages, MOST_DRAWS):
+        return None
+    if not plan.loops:
+        return np.zeros(runs)
+    still = replace(variation, jitter=None)
+    plain = ring_ends(plan, still, np.ones((1, plan.ranks)), variation.generator())
+    factors = _factors(model, variation, call.nbytes)[:, model.nodes.comm.node_of]
+    rng = variation.generator(0, call.nbytes % (1 << 32))
+    slices = max(loop.slices for loop in plan.loops)
+    many = max(1, _MOST_AT_ONCE // (slices * plan.ranks))
+    of_way = np.repeat(np.arange(runs), channels)
+    parts = (factors[of_way[first : first + many]] for first in range(0, of_way.size, many))
+    ends = np.concatenate([ring_ends(plan, variation, part, rng) for part in parts])
+    return np.asarray(ends.reshape(runs, channels).max(axis=1) - plain[0])
+
+
+def ring_ends(plan: RingPlan, variation: Variation, factors: Float64, rng: np.random.Generator) -> Float64:
+    """When each of some ring channels ends, (ways,), each with a factor on what its ranks' slices take, (ways, ranks).
+
+    Without jitter and with factors of 1 it is what `ring_wavefront` gives.
+    """
+    free, shape, jitter = np.zeros(factors.shape), factors.shape, variation.jitter
+    for loop in plan.loops:
+        service, hop = plan.service_of(loop) * factors, plan.hop_of(loop)
+        keep, staging = plan.keep_of(loop) * factors, plan.staging_of(loop)
+        for _ in range(loop.count):
+            held = [free.copy() for _ in range(loop.slices)]
+            for step in range(plan.steps):
+                for s in range(loop.slices):
+                    np.maximum(held[s], free, out=free)
+                    free += service
+                    if not step:
+                        free += staging
+                    arrival = free + hop
+                    if jitter is not None:
+                        arrival += jitter.draws(rng, factors.size).reshape(shape)
+                    held[s] = np.roll(arrival, 1, axis=1)
+            for s in range(loop.slices):
+                np.maximum(held[s], free, out=free)
+                free += keep
+    return np.asarray(free.max(axis=1))
+
+
+def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+    """Of trees: the last pair of channels of each run, less what a pair takes without noise; None as of rings."""
+    if not call.nbytes:
+        return np.zeros(variation.repeats)
+    if model.nodes.count > TREE_NODES:  # of which fewer stand for all
+        if variation.jitter is None:
+            return None
+        raise ScenarioError(f"found jitter of trees of {model.nodes.count:,} nodes, expected up to {TREE_NODES:,}")
+    nodes = model.nodes.at_farthest(call.split.channels)
+    fine = -(-call.split.channel_bytes // piece_bytes(nodes.system, call))
+    pieces = min(fine, _MOST_PIECES)
+    program = model.tree.program(nodes, call, pieces)
+    pairs = 1 if variation.jitter is None else -(-call.split.channels // PAIR)
+    if _too_many(variation, call, program.rows * pairs * variation.repeats, MOST_EVENTS):
+        return None
+    plain = simulate(program, in_order=False).makespan_s
+    # Lines of LL and LL128 are pieces of a message: all of a chunk are late together.
+    chunks = min(pieces, -(-call.split.channel_bytes // tree_chunk(nodes.system, call)))
+    message = program.route.astype(np.int64) * chunks + model.tree.pieces_of(pieces) * chunks // pieces
+    factors = _factors(model, variation, call.nbytes)
+    rng, links = variation.generator(0, call.nbytes % (1 << 32)), model.tree.node_of_links
+    count = int(message.max()) + 1
+
+    def runs() -> Iterator[float]:
+        for factor in factors:
+            bandwidth = program.link_bandwidth / factor[links]
+            ends = []
+            for _ in range(pairs):
+                late = np.zeros(count) if variation.jitter is None else variation.jitter.draws(rng, count)
+                noisy = replace(program, link_bandwidth=bandwidth, delay_s=program.delay_s + late[message])
+                ends.append(simulate(noisy, in_order=False).makespan_s)
+            yield max(ends)
+
+    return np.array(list(runs())) - plain
