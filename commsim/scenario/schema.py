@@ -53,7 +53,10 @@ class Scenario(Setting):
         both = "found measured numbers beside params, expected parameters from one of them"
         closed = f"found engine {engine} with library {library}, expected auto: its times are closed forms"
         events = f"found engine {engine} with {{}}, expected auto or event"
+        only_nccl = f"found no_rdma with library {library}, expected it only with library nccl, which may take TCP"
+        no_rdma = [i for i, fault in enumerate(self.topology.faults or ()) if fault.no_rdma and library != "nccl"]
         refuse(
+            *((True, ("topology", "faults", i, "no_rdma"), only_nccl) for i in no_rdma),
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
             (self.compare and not any(work.compared for work in works), ("compare",), no_collective),
             *((True, ("variation", *path), text) for path, text in self._variation_faults()),

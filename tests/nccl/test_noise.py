@@ -75,7 +75,7 @@ def test_jitter_of_no_length_costs_nothing(algorithm: str) -> None:
 
 
 def test_a_ring_waits_in_each_step_for_the_latest_message() -> None:
-    """8 B over 8 ranks: 14 steps of 8 messages; a way round takes at least 14 of the means, and the latest costs more."""
+    """8 B over 8 ranks: 14 steps of 8 messages, of which the latest costs more than the mean."""
     later = _later(1, "ring", 8, Variation(1, 400, Jitter(1e-6, "uniform")))
     assert 14e-6 < np.median(later) < 14 * 2e-6
 
@@ -99,29 +99,28 @@ def test_what_takes_too_long_or_has_no_messages_is_refused(monkeypatch: pytest.M
         _later(4, "ring", 8 << 30, jitter)
     with pytest.raises(ScenarioError, match="fewer repeats, a smaller size or a smaller machine"):
         _later(8, "tree", 16 << 20, jitter)
-    with pytest.raises(ScenarioError, match="NVLSTree: its time is a closed form.*NCCL_ALGO=Ring or Tree"):
+    with pytest.raises(ScenarioError, match=r"NVLSTree: its time is a closed form.*NCCL_ALGO=Ring or Tree"):
         _later(2, "nvls_tree", 1 << 20, jitter)
     with pytest.raises(ScenarioError, match="expected node_spread alone"):
         _later(2, None, 1 << 20, jitter, "all_to_all")
 
 
-def _run(*changes: str) -> Any:
-    return cs.run(
-        {
-            "name": "noise",
-            "topology": {"preset": "hgx-h100-ndr400", "nodes": 4},
-            "library": {"name": "nccl", "version": "2.26.2"},
-            "workload": [{"collective": "all_reduce", "sizes": "64 MiB"}],
-            "variation": {"node_spread": "2 %", "seed": 3},
-        },
-        *changes,
-    )
+def _run(*changes: str, **parts: Any) -> Any:
+    scenario = {
+        "name": "noise",
+        "topology": {"preset": "hgx-h100-ndr400", "nodes": 4},
+        "library": {"name": "nccl", "version": "2.26.2"},
+        "workload": [{"collective": "all_reduce", "sizes": "64 MiB"}],
+        "variation": {"node_spread": "2 %", "seed": 3},
+        **parts,
+    }
+    return cs.run({key: value for key, value in scenario.items() if value is not None}, *changes)
 
 
 def test_a_row_has_the_median_and_the_percentile_and_says_what_the_slowest_node_costs() -> None:
     result = _run()
     (row,) = result.items[0].rows
-    (plain,) = _run("variation=null").items[0].rows
+    (plain,) = _run(variation=None).items[0].rows
     assert plain.p99_s is None
     assert plain.time_s < row.time_s < row.p99_s
     assert any("loses" in text and "slowest of 4 nodes" in text for text in result.warnings)
@@ -130,7 +129,89 @@ def test_a_row_has_the_median_and_the_percentile_and_says_what_the_slowest_node_
     assert noisy.lower_bound_s < _run(ring).items[0].rows[0].time_s < noisy.time_s < noisy.p99_s
 
 
+def test_jobs_know_no_noise() -> None:
+    jobs = [{"jobs": [{"collective": "all_reduce", "size": "1 MiB"}]}]
+    with pytest.raises(ScenarioError, match=r"variation\.node_spread: found node_spread with library nccl.*stragglers"):
+        _run(workload=jobs)
+
+
 @pytest.mark.parametrize("spread", ["0 %", "-1 %", "200 %", "x %", "nan"])
 def test_a_spread_is_a_share(spread: str) -> None:
     with pytest.raises(ScenarioError, match=r"variation\.node_spread"):
         _run(f"variation.node_spread='{spread}'")
+
+
+def _tcp(nodes: str, *changes: str) -> Any:
+    faults = [{"node": node, "no_rdma": True} for node in map(int, nodes)]
+    topology = {"preset": "hgx-h100-ndr400", "nodes": 4, "faults": faults}
+    return _run(*changes, topology=topology, variation=None)
+
+
+def test_a_node_on_tcp_beside_others_does_not_start() -> None:
+    with pytest.raises(ScenarioError, match=r"rank 24 takes NET/Socket, rank 0 NET/IB.*wrong socket type.*DISABLE=1"):
+        _tcp("3")
+    with pytest.raises(ScenarioError, match="ncclCommInitRank hangs"):
+        _tcp("3", "library.version=2.12.12")
+    with pytest.raises(ScenarioError, match="at all nodes"):
+        _tcp("0123")
+    with pytest.raises(ScenarioError, match="expected it only with library nccl"):
+        _tcp("3", "library=none")
+    with pytest.raises(ScenarioError, match="rank 24"):
+        _tcp("3", "workload=[{jobs: [{collective: all_reduce, size: 1 MiB}]}]")
+
+
+def test_a_node_on_tcp_is_no_matter_where_it_takes_no_part_or_all_are() -> None:
+    healthy = _run(variation=None).items[0].rows[0].time_s
+    sockets = _run("library.env.NCCL_IB_DISABLE=1", variation=None).items[0].rows[0].time_s
+    assert _tcp("3", "library.env.NCCL_IB_DISABLE=1").items[0].rows[0].time_s == pytest.approx(sockets, rel=1e-9)
+    assert _tcp("3", "placement={nodes: [0, 1]}").items[0].rows[0].time_s < healthy
+    one = "{name: a, ranks: [24 .. 31], collective: all_reduce, size: 1 MiB}"
+    two = "{name: b, ranks: [0 .. 15], collective: all_reduce, size: 1 MiB}"
+    assert len(_tcp("3", f"workload=[{{jobs: [{one}, {two}]}}]").jobs[0].rows) == 2
+
+
+def _training(spread: str | None, **mesh: int) -> Any:
+    mesh = {"tp": 8, "pp": 1, "dp": 2} | mesh
+    nodes = mesh["pp"] * mesh["dp"]
+    step = {"model": "llama-3-8b", "global_batch_size": 16, "micro_batch_size": 1, "seq_len": 4096, "mesh": mesh}
+    variation = None if spread is None else {"node_spread": spread}
+    topology = {"preset": "hgx-h100-ndr400", "nodes": nodes}
+    return _run(topology=topology, workload=[{"training": step}], variation=variation)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"pp": 2, "dp": 1}])
+def test_a_step_says_what_it_loses_to_the_slowest_node(mesh: dict[str, int]) -> None:
+    (plain,), (some,), (more,) = (_training(spread, **mesh).trainings for spread in (None, "2 %", "10 %"))
+    assert plain.step_s == some.step_s == more.step_s
+    assert plain.lost == ""
+    shares = [float(item.lost.split("loses ")[1].split(" %")[0]) for item in (some, more)]
+    assert 0 < shares[0] < shares[1] < 10
+    assert "slowest of 2 nodes" in some.lost
+
+
+def test_a_step_knows_no_jitter() -> None:
+    step = {"model": "llama-3-8b", "global_batch_size": 8, "mesh": {"tp": 8}}
+    with pytest.raises(ScenarioError, match="a training step knows node_spread alone"):
+        _run("variation.jitter={mean: 1 us}", workload=[{"training": step}])
+
+
+@SETTINGS
+@given(st.integers(1, 1000), st.floats(1e-3, 0.2), st.sampled_from([0.5, 0.99]))
+def test_the_slowest_of_nodes_is_an_order_statistic(nodes: int, spread: float, chance: float) -> None:
+    variation = Variation(3, node_spread=spread)
+    factor = variation.slowest(nodes, chance)
+    assert factor >= 1.0
+    assert variation.slowest(nodes + 1, chance) >= factor
+    drawn = variation.node_factors(variation.generator(nodes), (2000, nodes)).max(axis=1)
+    assert np.mean(drawn <= factor * (1 + 1e-12)) == pytest.approx(chance, abs=0.06)
+
+
+@pytest.mark.parametrize("what_if", [False, True])
+def test_explain_says_it(what_if: bool) -> None:
+    from commsim.planner.explain import explain
+    from commsim.report.explain import bound_words
+
+    (collective,) = explain(_run(), what_if=what_if)
+    assert any("slowest of 4 nodes" in line for line in bound_words(collective))
+    (step,) = explain(_training("2 %"), what_if=False)
+    assert any("This step loses" in line for line in bound_words(step))
