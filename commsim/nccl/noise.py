@@ -3,7 +3,8 @@
 A ring channel is stepped as `commsim.nccl.timing` steps it, all channels of all runs at once; a pair of trees is
 simulated by the event engine for each pair of channels of each run. Every channel has draws of its own, and a call
 ends with its last channel. Draws only add to what a channel waits for, so that no run is quicker than the plain one.
-Of algorithms that have a closed form no message is known: a slow node costs them the busy part of their time.
+The rounds of NVLS and NVLSTree go up and down the tree of the nodes, a message of each head and channel at a time. Of
+other algorithms no message is known: a slow node costs them the busy part of their time.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from dataclasses import replace
 import numpy as np
 
 from commsim.collectives.semantics import CHAINED
+from commsim.collectives.tree import double_binary_tree
 from commsim.engine.simulate import simulate
-from commsim.engine.variation import Variation
+from commsim.engine.variation import Jitter, Variation
 from commsim.errors import ScenarioError
 from commsim.nccl.channels import Call
 from commsim.nccl.environment import ALGORITHM_NAMES
-from commsim.nccl.lower import Float64, RingPlan, lower_ring
+from commsim.nccl.lower import Float64, Int64, RingPlan, lower_ring
+from commsim.nccl.nvls import Rounds, rounds_of
 from commsim.nccl.predict import Prediction, Predictor
+from commsim.nccl.protocols import heads
 from commsim.nccl.tree import TREE_NODES, piece_bytes, tree_chunk
 from commsim.nccl.tree_rows import PAIR
 from commsim.units import format_bytes
@@ -45,12 +49,15 @@ def noise_of(model: Predictor, variation: Variation, collective: str, got: Predi
     """
     if not variation.draws:
         return np.zeros(variation.repeats)
-    by_messages = got.algorithm in ("ring", "tree") and collective not in CHAINED and model.system.ranks > 1
+    stepped = {"ring": _ring, "tree": _tree, "nvls_tree": _nvls}
+    if model.nodes.count == 1:
+        stepped["nvls"] = _nvls
+    by_messages = got.algorithm in stepped and collective not in CHAINED and model.system.ranks > 1
     if not by_messages and variation.jitter is not None:
         raise ScenarioError(_no_messages(collective, got))
     if by_messages:
         call = model.lowered(collective, got.nbytes, got.algorithm, got.protocol)
-        later = (_ring if got.algorithm == "ring" else _tree)(model, variation, call)
+        later = stepped[got.algorithm](model, variation, call)
         if later is not None:
             return np.maximum(later, 0.0)
     slowest = _factors(model, variation, got.nbytes).max(axis=1)
@@ -59,7 +66,7 @@ def noise_of(model: Predictor, variation: Variation, collective: str, got: Predi
 
 def _no_messages(collective: str, got: Prediction) -> str:
     name = ALGORITHM_NAMES.get(got.algorithm, got.algorithm)
-    ask = "library.env.NCCL_ALGO=Ring or Tree, or " if collective == "all_reduce" else ""
+    ask = "library.env.NCCL_ALGO=Ring, Tree or NVLSTree, or " if collective == "all_reduce" else ""
     return (
         f"found jitter of {collective} of {format_bytes(got.nbytes)}, which NCCL runs by {name}: its time is a closed "
         f"form, in which no message is told apart; expected {ask}node_spread alone, which every algorithm knows"
@@ -168,3 +175,68 @@ def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
             yield max(ends)
 
     return np.array(list(runs())) - plain
+
+
+def _nvls(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+    """Of the rounds of NVLS and NVLSTree: the last head and channel of each run, less what they take without noise."""
+    nodes, channels = model.nodes, call.split.channels
+    tree = (nodes.tree_rate(channels),) if nodes.count > 1 else ()
+    kinds = nodes.at_farthest(channels).kinds
+    each = max((rounds_of(model.system, model.machine, k.parameters, call, *tree) for k in kinds), key=lambda r: r.pace)
+    count, runs = -(-max(1, call.nbytes) // each.nbytes), variation.repeats
+    trees = double_binary_tree(nodes.count).parent[: min(2, channels)]
+    lines = 1 if variation.jitter is None else heads(model.system) * -(-channels // len(trees))
+    messages = 2 * max(1, nodes.count - 1) * count * lines * len(trees) * runs
+    if _too_many(variation, call, messages, MOST_DRAWS):
+        return None
+    factors, rng = _factors(model, variation, call.nbytes), variation.generator(0, call.nbytes % (1 << 32))
+    of_line = np.repeat(np.arange(runs), lines)
+    many = max(1, _MOST_AT_ONCE // nodes.count)
+    later = np.zeros(runs)
+    for parent in trees:
+        plain = rounds_end(parent, each, count, np.ones((1, nodes.count)), None, rng)[0]
+        parts = [factors[of_line[first : first + many]] for first in range(0, of_line.size, many)]
+        ends = np.concatenate([rounds_end(parent, each, count, part, variation.jitter, rng) for part in parts])
+        later = np.maximum(later, ends.reshape(runs, lines).max(axis=1) - plain)
+    return later
+
+
+def rounds_end(
+    parent: Int64, each: Rounds, count: int, factors: Float64, jitter: Jitter | None, rng: np.random.Generator
+) -> Float64:
+    """When so many rounds have gone up and down a tree of nodes, (lines,), each line with factors on its nodes' pace.
+
+    `factors` are (lines, nodes). A node alone has a message of each round to itself.
+    """
+
+    def hop(seconds: Float64) -> Float64:
+        return seconds + each.hop + (0.0 if jitter is None else jitter.draws(rng, seconds.size).reshape(seconds.shape))
+
+    pace, levels = each.pace * factors, _levels(parent)
+    up, down, end = np.zeros(factors.shape), np.zeros(factors.shape), np.zeros(len(factors))
+    for _ in range(count):
+        ready = np.zeros(factors.shape)
+        for level in reversed(levels):
+            begun = np.maximum(ready[:, level], up[:, level])
+            up[:, level] = begun + pace[:, level]
+            ready[:, level] = begun
+            if level is not levels[0]:
+                np.maximum.at(ready.T, parent[level], hop(begun).T)
+        got = ready[:, levels[0]] if parent.size > 1 else hop(ready)
+        for level, below in zip(levels, [*levels[1:], None], strict=True):
+            begun = np.maximum(got, down[:, level])
+            down[:, level] = begun + pace[:, level]
+            end = np.maximum(end, begun.max(axis=1))
+            if below is not None:
+                place = np.searchsorted(level, parent[below])
+                got = hop(begun[:, place])
+    return end
+
+
+def _levels(parent: Int64) -> list[Int64]:
+    """The nodes of a tree by their depth, each level in rising order."""
+    level, levels = np.flatnonzero(parent < 0), list[Int64]()
+    while level.size:
+        levels.append(level)
+        level = np.flatnonzero(np.isin(parent, level))
+    return levels

@@ -12,16 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commsim as cs
+from commsim.collectives.tree import double_binary_tree
 from commsim.engine.variation import Jitter, Variation
 from commsim.errors import ScenarioError
 from commsim.nccl import noise
 from commsim.nccl.lower import lower_ring
-from commsim.nccl.noise import noise_of, ring_ends
-from commsim.nccl.predict import Options, Predictor
+from commsim.nccl.noise import noise_of, ring_ends, rounds_end
+from commsim.nccl.nvls import Rounds
+from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.nccl.timing import ring_wavefront
 from commsim.topology.presets import load_preset
 
 SIZES = st.sampled_from([8, 100_000, 1 << 20, 16 << 20])
+_SHARP = Prediction(1 << 20, 1e-3, 1e-3, 1e-5, "collnet_chain", "Simple", 8, "NIC", "closed_form", busy_s=1e-3)
 SETTINGS = settings(max_examples=25, deadline=None)
 
 
@@ -36,13 +39,19 @@ def _later(nodes: int, algorithm: str | None, size: int, variation: Variation, c
 
 
 @SETTINGS
-@given(st.sampled_from([1, 2, 3]), st.sampled_from(["ring", "tree"]), SIZES, st.integers(0, 99), st.floats(1e-8, 1e-4))
+@given(
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from(["ring", "tree", "nvls_tree"]),
+    SIZES,
+    st.integers(0, 99),
+    st.floats(1e-8, 1e-4),
+)
 def test_noise_never_shortens_and_a_seed_repeats_it(
     nodes: int, algorithm: str, size: int, seed: int, mean: float
 ) -> None:
     variation = Variation(seed, 3, Jitter(mean), node_spread=0.05)
-    if nodes == 1 and algorithm == "tree":
-        algorithm = "ring"
+    if nodes == 1 and algorithm != "ring":
+        algorithm = "nvls"
     later = _later(nodes, algorithm, size, variation)
     assert later.shape == (3,)
     assert (later > 0).all()
@@ -68,7 +77,7 @@ def test_no_noise_is_the_plain_ring(nodes: int, size: int, collective: str) -> N
     assert (noise_of(model, Variation(), collective, got) == 0).all()
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
 def test_jitter_of_no_length_costs_nothing(algorithm: str) -> None:
     got = _model(2, algorithm).predict("all_reduce", 1 << 20)
     assert _later(2, algorithm, 1 << 20, Variation(1, 2, Jitter(1e-18))) == pytest.approx(0, abs=1e-9 * got.kernel_s)
@@ -78,6 +87,45 @@ def test_a_ring_waits_in_each_step_for_the_latest_message() -> None:
     """8 B over 8 ranks: 14 steps of 8 messages, of which the latest costs more than the mean."""
     later = _later(1, "ring", 8, Variation(1, 400, Jitter(1e-6, "uniform")))
     assert 14e-6 < np.median(later) < 14 * 2e-6
+
+
+class _Fixed(Jitter):
+    """Rank i of n is late by i + 1 times the mean, always."""
+
+    def draws(self, rng: Any, count: int) -> Any:
+        return np.tile(self.mean_s * np.arange(1, 9), count // 8)
+
+
+@SETTINGS
+@given(st.floats(1e-8, 1e-3), SIZES)
+def test_messages_late_alike_are_longer_hops(mean: float, size: int) -> None:
+    model = _model(1, "ring")
+    got = model.predict("all_reduce", size)
+    plan = lower_ring(model.nodes, model.lowered("all_reduce", size, "ring", got.protocol))
+    longer = replace(plan, hop_s=plan.hop_s + mean * np.arange(1, 9))
+    end = ring_ends(plan, Variation(jitter=_Fixed(mean)), np.ones((3, 8)), np.random.default_rng(0))
+    assert end == pytest.approx([ring_wavefront(longer)[0]] * 3, rel=1e-9)
+
+
+@SETTINGS
+@given(st.integers(1, 40), st.integers(1, 9), st.floats(1e-7, 1e-3), st.floats(1e-7, 1e-3))
+def test_rounds_go_up_and_down_a_tree(nodes: int, count: int, hop: float, pace: float) -> None:
+    """The last of the rounds begins after the paces of those before, and goes over twice the depth of hops."""
+    each, depth = Rounds(1, pace, 0.0, 0.0, hop), 0
+    for parent in double_binary_tree(nodes).parent:
+        depth = max(_depth(parent, node) for node in range(nodes))
+        plain = (count - 1) * pace + max(2 * depth, nodes == 1) * hop
+        lines = np.ones((2, nodes))
+        assert rounds_end(parent, each, count, lines, None, np.random.default_rng(0)) == pytest.approx(plain)
+        slow = lines.copy()
+        slow[0, count % nodes] = 3.0
+        late = rounds_end(parent, each, count, slow, None, np.random.default_rng(0))
+        assert late[1] == pytest.approx(plain)
+        assert plain * (1 - 1e-12) <= late[0] <= (plain + 2 * (count - 1) * pace) * (1 + 1e-12)
+
+
+def _depth(parent: Any, node: int) -> int:
+    return 0 if parent[node] < 0 else 1 + _depth(parent, parent[node])
 
 
 def test_all_nodes_twice_as_slow_take_twice_the_busy_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +147,10 @@ def test_what_takes_too_long_or_has_no_messages_is_refused(monkeypatch: pytest.M
         _later(4, "ring", 8 << 30, jitter)
     with pytest.raises(ScenarioError, match="fewer repeats, a smaller size or a smaller machine"):
         _later(8, "tree", 16 << 20, jitter)
-    with pytest.raises(ScenarioError, match=r"NVLSTree: its time is a closed form.*NCCL_ALGO=Ring or Tree"):
-        _later(2, "nvls_tree", 1 << 20, jitter)
+    with pytest.raises(ScenarioError, match="fewer repeats, a smaller size or a smaller machine"):
+        _later(8, "nvls_tree", 8 << 30, jitter)
+    with pytest.raises(ScenarioError, match=r"CollNetChain: its time is a closed form.*=Ring, Tree or NVLSTree"):
+        noise_of(_model(2, None), jitter, "all_reduce", _SHARP)
     with pytest.raises(ScenarioError, match="expected node_spread alone"):
         _later(2, None, 1 << 20, jitter, "all_to_all")
 
