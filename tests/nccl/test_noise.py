@@ -265,3 +265,8 @@ def test_explain_says_it(what_if: bool) -> None:
     assert any("slowest of 4 nodes" in line for line in bound_words(collective))
     (step,) = explain(_training("2 %"), what_if=False)
     assert any("This step loses" in line for line in bound_words(step))
+
+
+def test_the_page_has_the_percentile_of_runs_that_vary() -> None:
+    assert "p99 (us)" in repr(_run().page().sections)
+    assert "p99 (us)" not in repr(_run(variation=None).page().sections)
