@@ -25,6 +25,9 @@ Distribution = Literal["exponential", "uniform", "lognormal"]
 
 P99 = 0.99
 
+_LEAST = 2.0**-53
+"""What a share lies away from 0 and 1 at least: there a normal distribution has no end."""
+
 
 @dataclass(frozen=True)
 class Jitter:
@@ -83,8 +86,9 @@ class Variation:
         return np.asarray(np.maximum(1.0, 1.0 + self.node_spread * rng.standard_normal(shape)))
 
     def slowest(self, nodes: int, chance: float) -> float:
-        """The factor that the slowest of so many nodes exceeds in all but this share of runs: an order statistic."""
-        return max(1.0, 1.0 + self.node_spread * NormalDist().inv_cdf(chance ** (1 / nodes)))
+        """The factor that the slowest of so many nodes stays below in this share of runs: an order statistic."""
+        of_each = min(max(chance, _LEAST) ** (1 / nodes), 1.0 - _LEAST)
+        return max(1.0, 1.0 + self.node_spread * NormalDist().inv_cdf(of_each))
 
     def generator(self, *run: int) -> np.random.Generator:
         """The source of random numbers of one run, named by whole numbers: the same whatever ran before."""

@@ -60,8 +60,9 @@ def noise_of(model: Predictor, variation: Variation, collective: str, got: Predi
         later = stepped[got.algorithm](model, variation, call)
         if later is not None:
             return np.maximum(later, 0.0)
-    slowest = _factors(model, variation, got.nbytes).max(axis=1)
-    return np.asarray(got.busy_s * (slowest - 1.0))
+    rng = variation.generator(1, got.nbytes % (1 << 32))
+    slowest = [variation.slowest(model.nodes.count, chance) for chance in rng.random(variation.repeats)]
+    return got.busy_s * (np.array(slowest) - 1.0)
 
 
 def _no_messages(collective: str, got: Prediction) -> str:
@@ -77,19 +78,18 @@ def _too_many(variation: Variation, call: Call, messages: int, most: int) -> boo
     """Whether a call has more messages than are stepped; a ScenarioError where that matters, as each is late."""
     if messages <= most or variation.jitter is None:
         return messages > most
+    few = most * variation.repeats // messages
     raise ScenarioError(
         f"found {messages:,} messages of all runs of {call.collective} of {format_bytes(call.nbytes)}, expected up to "
         f"{most:,}, which take seconds: ask for fewer repeats, a smaller size or a smaller machine"
+        + (f" (variation.repeats={few} of this one)" if few else "")
     )
 
 
 def _factors(model: Predictor, variation: Variation, nbytes: int) -> Float64:
     """How many times as long each node takes in each run, (repeats, nodes)."""
-    count, runs = model.nodes.count, variation.repeats
     rng = variation.generator(1, nbytes % (1 << 32))
-    if count * runs <= _MOST_AT_ONCE * 8:
-        return variation.node_factors(rng, (runs, count))
-    return np.stack([variation.node_factors(rng, (1, count)).max(axis=1) for _ in range(runs)])
+    return variation.node_factors(rng, (variation.repeats, model.nodes.count))
 
 
 def _ring(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
@@ -152,10 +152,11 @@ def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
     nodes = model.nodes.at_farthest(call.split.channels)
     fine = -(-call.split.channel_bytes // piece_bytes(nodes.system, call))
     pieces = min(fine, _MOST_PIECES)
-    program = model.tree.program(nodes, call, pieces)
     pairs = 1 if variation.jitter is None else -(-call.split.channels // PAIR)
-    if _too_many(variation, call, program.rows * pairs * variation.repeats, MOST_EVENTS):
+    rows = 2 * PAIR * pieces * (model.system.ranks - 1)  # up and down each tree of a pair
+    if _too_many(variation, call, rows * pairs * variation.repeats, MOST_EVENTS):
         return None
+    program = model.tree.program(nodes, call, pieces)
     plain = simulate(program, in_order=False).makespan_s
     # Lines of LL and LL128 are pieces of a message: all of a chunk are late together.
     chunks = min(pieces, -(-call.split.channel_bytes // tree_chunk(nodes.system, call)))

@@ -130,6 +130,7 @@ def _depth(parent: Any, node: int) -> int:
 
 def test_all_nodes_twice_as_slow_take_twice_the_busy_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variation, "node_factors", lambda self, rng, shape: np.full(shape, 2.0))
+    monkeypatch.setattr(Variation, "slowest", lambda self, nodes, chance: 2.0)
     model, variation = _model(2, "ring"), Variation(0, 1, node_spread=0.5)
     for algorithm, collective in ((None, "all_to_all"), ("ring", "all_reduce")):
         one = _model(2, algorithm)
@@ -243,6 +244,11 @@ def test_a_step_knows_no_jitter() -> None:
     step = {"model": "llama-3-8b", "global_batch_size": 8, "mesh": {"tp": 8}}
     with pytest.raises(ScenarioError, match="a training step knows node_spread alone"):
         _run("variation.jitter={mean: 1 us}", workload=[{"training": step}])
+
+
+def test_the_slowest_of_very_many_nodes_is_finite() -> None:
+    variation = Variation(node_spread=0.1)
+    assert 1 <= variation.slowest(1, 0.0) <= variation.slowest(10**9, 1.0) < 2
 
 
 @SETTINGS
