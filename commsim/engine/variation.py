@@ -1,4 +1,4 @@
-"""What differs from run to run and from rank to rank: jitter per message, ranks that are slow or late.
+"""What differs from run to run and from rank to rank: jitter per message, slow nodes, ranks that are slow or late.
 
 A variation changes a Program, and the evaluators run what it becomes; the same seed gives the same times to the last
 bit.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,9 @@ from commsim.topology.graph import Topology
 Distribution = Literal["exponential", "uniform", "lognormal"]
 
 P99 = 0.99
+
+_LEAST = 2.0**-53
+"""What a share lies away from 0 and 1 at least: there a normal distribution has no end."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,33 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Variation:
-    """Jitter and stragglers, and how often a run is repeated with other draws."""
+    """Jitter, the spread of nodes and stragglers, and how often a run is repeated with other draws.
+
+    ``node_spread`` is the standard deviation of what a node takes, as a part of it; a node that would be quicker than
+    the model gains nothing, because its links are no faster than they are.
+    """
 
     seed: int = 0
     repeats: int = 1
     jitter: Jitter | None = None
     stragglers: tuple[Straggler, ...] = ()
+    node_spread: float = 0.0
+
+    @property
+    def draws(self) -> bool:
+        """Whether runs differ by what is drawn."""
+        return self.jitter is not None or self.node_spread > 0
+
+    def node_factors(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Float64:
+        """How many times as long as in the model each of some nodes takes."""
+        if not self.node_spread:
+            return np.ones(shape)
+        return np.asarray(np.maximum(1.0, 1.0 + self.node_spread * rng.standard_normal(shape)))
+
+    def slowest(self, nodes: int, chance: float) -> float:
+        """The factor that the slowest of so many nodes stays below in this share of runs: an order statistic."""
+        of_each = min(max(chance, _LEAST) ** (1 / nodes), 1.0 - _LEAST)
+        return max(1.0, 1.0 + self.node_spread * NormalDist().inv_cdf(of_each))
 
     def generator(self, *run: int) -> np.random.Generator:
         """The source of random numbers of one run, named by whole numbers: the same whatever ran before."""
@@ -84,9 +109,19 @@ class Variation:
         delay = program.delay_s
         if self.jitter is not None:
             delay = delay + np.where(program.hops() > 0, self.jitter.draws(rng, program.rows), 0.0)
-        varied = replace(program, delay_s=delay, link_bandwidth=self._bandwidth(program, topology))
+        rate = self._bandwidth(program, topology)
+        if self.node_spread:
+            rate = rate.copy()
+            rate[: topology.link_src.size] /= self._of_links(topology, rng)
+        varied = replace(program, delay_s=delay, link_bandwidth=rate)
         late = self.late()
         return (_with_late(varied, src, dst, late), len(late)) if late else (varied, 0)
+
+    def _of_links(self, topology: Topology, rng: np.random.Generator) -> Float64:
+        """The factor of each link by the node it is at, of two the slower one's."""
+        drawn = np.append(self.node_factors(rng, (topology.nodes,)), 1.0)  # last: the fabric's, which is in no node
+        of = topology.vertex_node
+        return np.asarray(np.maximum(drawn[of[topology.link_src]], drawn[of[topology.link_dst]]))
 
     def _bandwidth(self, program: Program, topology: Topology) -> Float64:
         slowed = program.link_bandwidth

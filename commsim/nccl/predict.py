@@ -272,13 +272,9 @@ class Predictor:
         if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
-        protocol = PROTOCOLS[name]
-        limit = self.options.channels or self.system.coll_channels
-        parts = self._split(limit, nbytes, collective, algorithm, protocol)
-        buffer, exact = self._buffer_bytes(), self.options.exact
         by_nvls = self.registration if self.registration is not None and self.registration.by_nvls else None
-        own = by_nvls is not None
-        call = Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
+        limit = self.options.channels or self.system.coll_channels
+        call = self.lowered(collective, nbytes, algorithm, name)
         if algorithm == "ring" and misaligned(call, self.system.ranks):
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
@@ -295,6 +291,14 @@ class Predictor:
         start += spread_s(self.system, self.machine, self.parameters.network, call, limit)
         kernel = kernel._replace(seconds=start)
         return self._joined(collective, nbytes, kernel, self._launch(), algorithm, name, channels)
+
+    def lowered(self, collective: str, nbytes: int, algorithm: str, protocol_name: str) -> Call:
+        """A call as its fullest channel has it, by an algorithm of the tuner's."""
+        protocol, limit = PROTOCOLS[protocol_name], self.options.channels or self.system.coll_channels
+        parts = self._split(limit, nbytes, collective, algorithm, protocol)
+        own = self.registration is not None and self.registration.by_nvls
+        buffer, exact = self._buffer_bytes(), self.options.exact
+        return Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
 
     def _joined(
         self, collective: str, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
@@ -324,9 +328,9 @@ class Predictor:
             time += (launch + seconds - time) / self.options.iterations
         return time
 
-    def with_launch(self, kernel_s: float) -> float:
-        """Seconds of a call whose kernel takes so many, by the mode of the job."""
-        return self._together(kernel_s, self._launch())
+    def with_launch(self, kernel_s: float, launch_s: float | None = None) -> float:
+        """Seconds of a call whose kernel takes so many, by the mode of the job; its launch, if left out, ungrouped."""
+        return self._together(kernel_s, self._launch() if launch_s is None else launch_s)
 
     @cached_property
     def _peers(self) -> PeerTimer:
@@ -370,7 +374,8 @@ class Predictor:
         return split(limit, nbytes, algorithm, protocol, ranks, version, (factor, nbytes), max_threads=threads)
 
     @cached_property
-    def _tree(self) -> TreeTimer:
+    def tree(self) -> TreeTimer:
+        """What times its trees."""
         from commsim.nccl.tree import TreeTimer  # brings the event engine with it
 
         return TreeTimer(self.nodes, self.options.tree_pieces)
@@ -410,7 +415,7 @@ class Predictor:
         if call.algorithm == "tree":
             if engine in ("closed_form", "wavefront"):
                 raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self._tree.time(nodes.at_farthest(call.split.channels), call))
+            return _Kernel(*self.tree.time(nodes.at_farthest(call.split.channels), call))
         plan = lower_ring(nodes, call)
         if engine == "event":
             from commsim.nccl.ring_event import time_ring

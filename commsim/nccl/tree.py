@@ -43,11 +43,11 @@ Int32 = npt.NDArray[np.int32]
 _ROUNDING = 1e-9
 """Relative difference of times that are one but for the rounding of their sums."""
 
-_MOST_NODES = 1024
+TREE_NODES = 1024
 """Nodes up to which trees are simulated as they are."""
 
 _FEW_NODES = 128
-"""Nodes, and up to twice as many, of the smaller of two trees that stand for one of more than `_MOST_NODES`."""
+"""Nodes, and up to twice as many, of the smaller of two trees that stand for one of more than `TREE_NODES`."""
 
 
 def tree_chunk(system: System, call: Call) -> int:
@@ -93,7 +93,7 @@ class TreeTimer:
         """
         if call.nbytes == 0:
             return 0.0, 0.0, "latency", "event"
-        if nodes.count > _MOST_NODES:
+        if nodes.count > TREE_NODES:
             return self._higher(nodes, call)
         piece, nbytes = piece_bytes(nodes.system, call), call.split.channel_bytes
         pieces = ceil(nbytes / piece)
@@ -156,6 +156,20 @@ class TreeTimer:
             link_latency=np.zeros(self._links.count),
         )
 
+    def program(self, nodes: Nodes, call: Call, pieces: int) -> Program:
+        """What the engine runs of a call cut into so many pieces; its routes number the hops."""
+        nbytes = call.split.channel_bytes
+        return self._program(self._rates(nodes, call, nbytes, pieces), nbytes, pieces)
+
+    def pieces_of(self, pieces: int) -> Int32:
+        """The piece of each op of such a program."""
+        return tree_rows(*self._trees, pieces).piece
+
+    @property
+    def node_of_links(self) -> Int64:
+        """The place of the node that each link of its programs is in, or leads from."""
+        return self._links.node
+
     @cached_property
     def _trees(self) -> tuple[tuple[int, ...], str]:
         """Ranks of the nodes, and the pattern of the trees."""
@@ -210,6 +224,17 @@ class _Links:
         self._kind_names = np.concatenate(
             [kind.topology.link_kind[: kind.topology.node_routes.links] for kind in nodes.kinds]
         )
+
+    @property
+    def node(self) -> Int64:
+        """The place of the node of each link, of an edge that which sends."""
+        nodes, comm = self.nodes, self.nodes.comm
+        links = np.array([kind.topology.node_routes.links for kind in nodes.kinds])[comm.kind]
+        every = np.arange(nodes.count)
+        parts = [np.repeat(comm.node_of, 2 * PAIR), np.repeat(every, links)]
+        if nodes.count > 1:
+            parts += [np.repeat(every, 2), nodes.ways.trees.src]
+        return np.concatenate(parts)
 
     def name(self, link: int) -> str:
         """What limits where this link is the busiest."""

@@ -70,7 +70,8 @@ class Explanation:
     ``generation``: the requests of which the mean time to the last token is explained; ``rl``: the step.
     ``place`` counts the items of the workload. ``row``, ``use`` and ``parts`` (seconds by kind of cost, the largest
     first) and ``placement`` are of the collective, ``step`` of the step. ``sound``: seconds and limit of the machine
-    without its faults; ``perfect_s``: of the step with collectives at the limit of the links.
+    without its faults; ``perfect_s``: of the step with collectives at the limit of the links. ``lost``: a sentence
+    on what is lost to the slowest node, where nodes are unlike.
     """
 
     place: int
@@ -89,6 +90,7 @@ class Explanation:
     limit: str = ""
     sound: tuple[float, float] | None = None
     perfect_s: float | None = None
+    lost: str = ""
 
     @property
     def best(self) -> tuple[Gain, ...]:
@@ -146,8 +148,9 @@ def _collective(
     on = f"{title} on {ranks} {of}rank{'s' if of or ranks > 1 else ''}"
     bound = sharpened(predictor.bound) if ranks > 1 else None
     limit_s, limit = (bound.seconds(size), bound.words(size)) if bound is not None else (0.0, "")
+    lost = predictor.lost(size)
     if not what_if:
-        bare = Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts)
+        bare = Explanation(place, on, row.time_s, (), (), row=row, use=use, parts=parts, lost=lost)
         return replace(bare, limit_s=limit_s, limit=limit)
     if work.algorithm == "auto":  # tried anew for every change it would take minutes
         base = with_values(base, {f"{ITEM}.algorithm": row.algorithm})
@@ -165,7 +168,7 @@ def _collective(
     changes = [c for c in changes if c.runs != (row.algorithm, row.protocol)]
     tried = _tried(changes, title, gain, progress)
     cost = placement_cost(ready, size, row.time_s, row.limiting_place or row.bottleneck, cache)
-    whole = Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost)
+    whole = Explanation(place, on, row.time_s, *tried, row=row, use=use, parts=parts, placement=cost, lost=lost)
     sound = _sound(base, ready, size, cache) if ranks > 1 else None
     return replace(whole, limit_s=limit_s, limit=limit, sound=sound)
 
@@ -185,8 +188,9 @@ def _step(
     from commsim.scenario.training_run import kept_times, run_training
 
     if not what_if:
-        return Explanation(place, item.name, item.step_s, (), (), step=item)
+        return Explanation(place, item.name, item.step_s, (), (), step=item, lost=item.lost)
     base = _alone(scenario, place, None)
+    base.data.pop("variation", None)  # what is explained is the step of alike nodes; a note says what unlike ones cost
 
     def gain(change: Change) -> Gain:
         changed = _built(base, scenario, change.values, cache)
@@ -203,7 +207,7 @@ def _step(
     changes = [*machine_changes(topology), *step_changes(item.step)]
     tried = _tried(changes, item.name, gain, progress)
     perfect_s = gain(Change("", {"library": SYNTHESIZED})).seconds if topology.world_size > 1 else None
-    return Explanation(place, item.name, item.step_s, *tried, step=item, perfect_s=perfect_s)
+    return Explanation(place, item.name, item.step_s, *tried, step=item, perfect_s=perfect_s, lost=item.lost)
 
 
 def _generation(

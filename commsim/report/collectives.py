@@ -216,13 +216,14 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
 
             parts.append(plot(crossover_chart(item, result.name), "Time of every algorithm that can run."))
             parts += [Text(line.removeprefix("# ")) for line in crossover_lines(item)]
+    spread = any(row.p99_s is not None for row in item.rows)
     columns: list[str | Column] = [
-        "size", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)",
+        "size", "time (us)", *(["p99 (us)"] if spread else []), "algbw (GB/s)", "busbw (GB/s)", "lower bound (us)",
         Column("eight of ten within (us)", number=True),
         "algorithm", "protocol", "channels", "bottleneck", "engine",
     ]  # fmt: skip
     notes = [f"{note[:1].upper()}{note[1:]}." for note in (falls_note(item), slowest_note(item)) if note]
-    shown = table(columns, [_row(row) for row in item.rows], " ".join(notes))
+    shown = table(columns, [_row(row, spread) for row in item.rows], " ".join(notes))
     sections = [Section(f"{item.collective}: prediction", (*parts, shown))]
     if item.use is not None and item.use.links:
         from commsim.scenario.setting import build_topology
@@ -244,14 +245,16 @@ def _item_sections(result: Result, item: Item, comparisons: Sequence[Comparison]
     return sections
 
 
-def _row(row: Row) -> tuple[object, ...]:
+def _row(row: Row, spread: bool) -> tuple[object, ...]:
+    """Cells of a row; of runs that vary (``spread``) with their 99th percentile."""
     from commsim.report.page import Cell, size_cell
 
     band = Cell("")
     if row.low_s is not None and row.high_s is not None:
         band = Cell(f"{microseconds(row.low_s):,.1f} to {microseconds(row.high_s):,.1f}", row.low_s)
     bound = None if row.lower_bound_s is None else microseconds(row.lower_bound_s)
+    p99 = [None if row.p99_s is None else microseconds(row.p99_s)] if spread else []
     return (
-        size_cell(row.size_bytes), microseconds(row.time_s), gb_per_s(row.algbw), gb_per_s(row.busbw), bound, band,
-        row.algorithm, row.protocol, row.channels or None, row.bottleneck, row.level,
+        size_cell(row.size_bytes), microseconds(row.time_s), *p99, gb_per_s(row.algbw), gb_per_s(row.busbw),
+        bound, band, row.algorithm, row.protocol, row.channels or None, row.bottleneck, row.level,
     )  # fmt: skip

@@ -47,9 +47,10 @@ _WORK = {"thread block": "copy at their rate", "messages of the NIC": "take turn
 
 
 def bound_words(explanation: Explanation) -> list[str]:
-    """What bounds it, and what its placement costs, in some sentences."""
+    """What bounds it, what its placement and unlike nodes cost, in some sentences."""
+    lost = [f"{explanation.lost}."] if explanation.lost else []
     if explanation.step is not None:
-        return _step_words(explanation.step) + _perfect_words(explanation)
+        return _step_words(explanation.step) + lost + _perfect_words(explanation)
     if explanation.generation is not None:
         return generation_words(explanation.generation)
     if explanation.rl is not None:
@@ -62,6 +63,7 @@ def bound_words(explanation: Explanation) -> list[str]:
         lines.append(f"No algorithm takes less than {least} here, {part} of that.")
         lines.append(f"It takes {row.time_s / explanation.limit_s:.2f} times the bound: {explanation.limit}.")
         lines += _fault_words(explanation)
+    lines += lost
     return lines + ([] if explanation.placement is None else _placement_words(explanation.placement))
 
 

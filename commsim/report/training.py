@@ -63,7 +63,7 @@ def training_table(item: TrainingItem, heading: Iterable[str] = ()) -> str:
         f"  model TFLOP/s/GPU   {item.flop_per_s_per_gpu / 1e12:>12.1f}",
         *_noted(f"  MFU                 {item.mfu:>12.1%}", f"(causal attention counted: {item.mfu_causal:.1%})"),
         *_noted(f"  HFU                 {item.hfu:>12.1%}", "(with what is recomputed)"),
-        *(f"# note: {note}" for note in item.notes),
+        *(f"# note: {note}" for note in (*item.notes, item.lost) if note),
         "#",
         "# where the time goes (mean stage)",
     ]

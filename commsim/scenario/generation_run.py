@@ -24,7 +24,7 @@ from commsim.nccl.version import parse_version
 from commsim.scenario.generation import GenerationSpec, ReplicaMesh, policy_for, replica_of, replicas_on, requests_of
 from commsim.scenario.generation_result import GenerationItem, LoadPoint
 from commsim.scenario.params import nccl_parameters
-from commsim.scenario.predictors import survived
+from commsim.scenario.predictors import refuse_unlike_networks, survived
 from commsim.training.communicators import GroupCalls
 from commsim.training.nccl_groups import NcclGroups
 from commsim.units import GIB, GIGA
@@ -137,6 +137,7 @@ def group_calls(setting: Setting, topology: Topology) -> NcclGroups:
     own, _ = nccl_parameters(setting, topology)
     calls = NcclGroups(topology, Options(version=version, env=env, registered=setting.library.registered), own)
     calls.warnings += [text] if text else []
+    refuse_unlike_networks(setting, topology)
     calls.warnings += survived(setting)
     return calls
 

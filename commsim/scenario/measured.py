@@ -155,8 +155,9 @@ def _late(scenario: Scenario, world_size: int) -> tuple[float, ...]:
     if variation is None:
         return ()
     text = "found {}, expected stragglers with a delay alone: real ranks cannot be made slow by more than that"
-    if variation.jitter is not None:
-        raise scenario.document.error(("variation", "jitter"), text.format("jitter"))
+    for key in ("jitter", "node_spread"):
+        if getattr(variation, key) is not None:
+            raise scenario.document.error(("variation", key), text.format(key))
     for i, straggler in enumerate(variation.stragglers):
         if straggler.factor is not None:
             raise scenario.document.error(("variation", "stragglers", i, "factor"), text.format("a factor"))

@@ -13,7 +13,7 @@ from commsim.nccl.predict import Options, Prediction, Predictor
 from commsim.nccl.traffic import call_of, flow_of
 from commsim.scenario.jobs_result import JobRow, JobsItem
 from commsim.scenario.params import nccl_parameters
-from commsim.scenario.predictors import survived, varied
+from commsim.scenario.predictors import refuse_unlike_networks, survived, varied
 
 if TYPE_CHECKING:
     from commsim.scenario.jobs import JobsSpec
@@ -88,6 +88,7 @@ def _groups(site: WorkSite, work: JobsSpec, i: int, topology: Topology, warnings
     )
     groups = []
     for ranks in spec.groups(topology.world_size):
+        refuse_unlike_networks(setting, topology, np.unique(topology.rank_node[ranks]).tolist())
         try:
             model = Predictor(topology, options, parameters, _rooted(ranks, spec.root or 0).tolist())
             call, alone = call_of(model, spec.collective, spec.size, spec.start)

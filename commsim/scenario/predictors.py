@@ -7,17 +7,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from commsim.nccl.environment import POINT_TO_POINT
+from commsim.nccl.environment import POINT_TO_POINT, over_sockets
 from commsim.nccl.pools import MESHES
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
+from commsim.nccl.version import ASSUMED, format_version
 from commsim.scenario.item import Row
 from commsim.scenario.placement import placed
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
+from commsim.units import format_bytes
 
 if TYPE_CHECKING:
+    from commsim.engine.variation import Variation
     from commsim.nccl.parameters import Parameters
+    from commsim.nccl.predict import Prediction
     from commsim.scenario.collective import CollectiveSpec
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
@@ -103,6 +107,39 @@ def survived(scenario: Setting, nodes: Collection[int] | None = None) -> list[st
     return said
 
 
+_CHECKS_PEER = (2, 16, 2)
+"""The NCCL from which on a socket asks what kind of network connects to it (src/misc/socket.cc)."""
+
+
+def refuse_unlike_networks(scenario: Setting, topology: Topology, nodes: Collection[int] | None = None) -> None:
+    """A ScenarioError where a fault leaves one of the `nodes` (None: all) without RDMA that talks to others.
+
+    The ends of a connection are of one network plugin or there is none, and no rank tells others which it has.
+    """
+    part = set(range(topology.nodes)) if nodes is None else set(nodes)
+    faults = scenario.topology.faults or ()
+    tcp = {fault.node: i for i, fault in reversed(list(enumerate(faults))) if fault.no_rdma and fault.node in part}
+    alike = topology.network == "ethernet" or over_sockets(topology.network, scenario.library.env)
+    if not tcp or len(part) == 1 or alike:
+        return
+    version = scenario.library.named_version or ASSUMED
+    first, place = next(iter(sorted(tcp.items())))
+    other = next((node for node in sorted(part) if node not in tcp), None)
+    every = "all nodes on TCP are library.env.NCCL_IB_DISABLE=1"
+    if other is None:
+        text = f"found no_rdma at all nodes, expected it at some; {every}"
+    else:
+        own, of_other = (int(topology.node_first_rank[node]) for node in (first, other))
+        ends = "ncclCommInitRank ends with an internal error (socketFinalizeAccept: wrong socket type)"
+        how = ends if version >= _CHECKS_PEER else "ncclCommInitRank hangs"
+        text = (
+            f"found node {first} without RDMA beside node {other} with it, with which NCCL {format_version(version)} "
+            f"does not start: rank {own} takes NET/Socket, rank {of_other} NET/IB or a plugin, both ends of a "
+            f"connection need the same, and {how}; expected the same on all nodes: {every}"
+        )
+    raise scenario.document.error(("topology", "faults", place, "no_rdma"), text)
+
+
 def _held_for(scenario: Setting, collective: str, topology: Topology) -> tuple[tuple[float, float] | None, list[str]]:
     """The band of a scenario's parameter file for a collective, and what lies outside of what the fit has seen."""
     from commsim.scenario.seen import validity_of, version_words
@@ -135,6 +172,7 @@ class NcclRows(RowPredictor):
             ranks = where.ranks
         elif ranks is not None:
             nodes = tuple(set(topology.rank_node[list(ranks)].tolist()))
+        refuse_unlike_networks(scenario, topology, nodes)
         super().__init__(work, topology, in_network=True, ranks=ranks)  # NVLS and CollNet where switches add
         library = scenario.library
         parameters, own = nccl_parameters(scenario, topology)
@@ -157,6 +195,7 @@ class NcclRows(RowPredictor):
         if scenario.params is not None:
             self._own, outside = _held_for(scenario, work.collective, topology)
         self.model.warnings += [text for text in survived(scenario, nodes) if text not in self.model.warnings]
+        self._variation = None if scenario.variation is None else scenario.variation.variation
         late = [s for rank, s in scenario.late_s.items() if self.ranks is None or rank in self.ranks]
         self._late = max(late, default=0.0)
         self.warnings = self.model.warnings
@@ -188,17 +227,53 @@ class NcclRows(RowPredictor):
 
     def timed(self, size: int) -> tuple[float, str, str]:
         """As of the RowPredictor."""
-        p = self.model.predict(self.work.collective, size)
+        p, _ = self._noisy(self.model.predict(self.work.collective, size), self._variation)
         return p.time_s + self._late, p.algorithm, p.protocol
 
+    def _noisy(self, plain: Prediction, variation: Variation | None) -> tuple[Prediction, float | None]:
+        """A prediction of runs that vary: their median, and their 99th percentile."""
+        if variation is None or not variation.draws:
+            return plain, None
+        from commsim.engine.variation import RepeatedTimes
+        from commsim.nccl.noise import noise_of
+
+        later = RepeatedTimes(noise_of(self.model, variation, self.work.collective, plain))
+        kernel_s = plain.kernel_s + later.median_s
+
+        def time(later_s: float) -> float:  # which no noise leaves as it is, to the bit
+            if not later_s:
+                return plain.time_s
+            return max(plain.time_s, self.model.with_launch(plain.kernel_s + later_s, plain.launch_s))
+
+        noisy = replace(plain, time_s=time(later.median_s), kernel_s=kernel_s)
+        if variation.jitter is not None and later.median_s > 0.5 * noisy.time_s:
+            noisy = replace(noisy, bottleneck="latency")
+        return noisy, time(later.p99_s) + self._late if variation.repeats > 1 else None
+
+    def lost(self, size: int) -> str:
+        """As of the RowPredictor."""
+        variation = self._variation
+        if variation is None or not variation.node_spread:
+            return ""
+        work = self.work.collective
+        plain = self.model.predict(work, size)
+        alone, _ = self._noisy(plain, replace(variation, jitter=None))
+        nodes, share = self.model.nodes.count, alone.time_s / plain.time_s - 1.0
+        return (
+            f"{work} of {format_bytes(size)} loses {100 * share:.2g} % to "
+            + (f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node")
+            + f" (median of {variation.repeats:,} runs, node_spread {100 * variation.node_spread:.3g} %)"
+        )
+
     def __call__(self, size: int) -> Row:
-        p = self.model.predict(self.work.collective, size)
+        p, p99_s = self._noisy(self.model.predict(self.work.collective, size), self._variation)
         time = p.time_s + self._late  # nobody ends a call before its last rank has begun it
         share = p.busy_s / time if time else 0.0
         return replace(
             self.row(size, time, None if self._over_nodes_in_windows(p.algorithm) else self._band(size)),
             kernel_s=p.kernel_s,
             launch_s=p.launch_s,
+            p99_s=p99_s,
             algorithm=p.algorithm,
             protocol=p.protocol,
             channels=p.channels,
@@ -214,17 +289,19 @@ class NcclRows(RowPredictor):
         return algorithm == "symmetric" and self.model.nodes.count > 1
 
     def notes_on(self, rows: Sequence[Row]) -> list[str]:
-        """What to doubt in rows on registered windows; empty where there are none."""
-        model = self.model
+        """What the largest loses to the slowest node, and what to doubt in rows on registered windows."""
+        model, text = self.model, self.lost(max(row.size_bytes for row in rows)) if rows else ""
+        lost = [text] if text else []
         if model.options.registered != "window":
-            return []
+            return lost
         from commsim.scenario.window_notes import window_notes
 
         plain = self._cache.model(
             self.topology, replace(model.options, registered="none", engine="auto"), model.parameters, self.ranks
         )
-        work, held = self.work.collective, "" if self.model.nodes.count > 1 else self.topology.gpu.generation
-        return list(window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + self._late))
+        work, held = self.work.collective, "" if model.nodes.count > 1 else self.topology.gpu.generation
+        late = self._late
+        return [*lost, *window_notes(work, held, rows, lambda size: plain.predict(work, size).time_s + late)]
 
     def doubt(self, size: int) -> None:
         """As of the RowPredictor."""

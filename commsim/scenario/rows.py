@@ -88,6 +88,10 @@ class RowPredictor:
         """What the user should know of these rows of its own beside `warnings`."""
         return []
 
+    def lost(self, size: int) -> str:
+        """What a size loses to the slowest node, where nodes are unlike by a draw and the library's model knows it."""
+        return ""
+
     def doubt(self, size: int) -> None:
         """Adds to the warnings what a size, or its machine, is outside of."""
 

@@ -53,7 +53,10 @@ class Scenario(Setting):
         both = "found measured numbers beside params, expected parameters from one of them"
         closed = f"found engine {engine} with library {library}, expected auto: its times are closed forms"
         events = f"found engine {engine} with {{}}, expected auto or event"
+        only_nccl = f"found no_rdma with library {library}, expected it only with library nccl, which may take TCP"
+        no_rdma = [i for i, fault in enumerate(self.topology.faults or ()) if fault.no_rdma and library != "nccl"]
         refuse(
+            *((True, ("topology", "faults", i, "no_rdma"), only_nccl) for i in no_rdma),
             *((True, ("workload", i, *path), text) for i, work in enumerate(works) for path, text in work.faults(self)),
             (self.compare and not any(work.compared for work in works), ("compare",), no_collective),
             *((True, ("variation", *path), text) for path, text in self._variation_faults()),
@@ -77,13 +80,19 @@ class Scenario(Setting):
         library = self.library.name
         if self.variation is None or library == "none":
             return []
-        other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs")), "")
+        alone = self.variation.jitter is None and not self.variation.stragglers  # the spread of nodes
+        steps = ("trainings",) if library == "nccl" and alone else ()
+        other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs", *steps)), "")
         if other:
-            return [((), f"found variation beside {other} with library {library}, expected collectives or jobs only")]
+            text = f"found variation beside {other} with library {library}, expected collectives or jobs only"
+            return [((), text + ("" if library != "nccl" else "; a training step knows node_spread alone"))]
         if library in ("custom_all_reduce", "synthesized"):
             return [((), f"found variation with library {library}, expected none: its times are those of alike ranks")]
-        knows = {"gloo": "stragglers with a delay", "nccl": "stragglers"}[library]
+        knows = {"gloo": "stragglers with a delay", "nccl": "of jobs stragglers"}[library]
         text = f"found {{}} with library {library}, expected it only with library none; {library} knows {knows}"
         factors = [i for i, straggler in enumerate(self.variation.stragglers) if straggler.factor is not None]
         faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors if library == "gloo"]
-        return faults + ([(("jitter",), text.format("jitter"))] if self.variation.jitter is not None else [])
+        if library == "nccl" and not any(work.kind == "jobs" for work in self.workload):
+            return faults
+        drawn = [key for key in ("jitter", "node_spread") if getattr(self.variation, key) is not None]
+        return faults + [((key,), text.format(key)) for key in drawn]

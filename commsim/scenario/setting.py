@@ -236,8 +236,9 @@ class Setting(Strict):
     variation: VariationSpec | None = Field(
         default=None,
         description=(
-            "with library `none`: what differs from run to run and from rank to rank; with `nccl` the stragglers "
-            "alone; with `gloo` their delay alone, before each of their calls"
+            "with library `none`, and `nccl` of collectives: what differs from run to run, from node to node and from "
+            "rank to rank; with `nccl` jobs know stragglers alone, training steps the spread of nodes alone; with "
+            "`gloo` the delay of stragglers alone, before each of their calls"
         ),
     )
     placement: PlacementSpec | None = Field(

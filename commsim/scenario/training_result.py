@@ -47,6 +47,7 @@ class TrainingItem(Answer):
     parameters: str = ""
     own_parameters: bool = False  # other values of the time model than those that ship
     notes: tuple[str, ...] = field(default=())
+    lost: str = ""  # to the slowest node, where nodes are unlike
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -139,7 +140,7 @@ class TrainingItem(Answer):
             **({} if self.memory.fits else {"advice": list(self.advice)}),
             "contention": self.contended,
             "parameters": self.parameters,
-            "notes": list(self.notes),
+            "notes": [*self.notes, *filter(None, [self.lost])],
             "capacity_GiB": self.memory.capacity / GIB,
             "capacity_from": self.step.accelerator.room_words,
             "advice": list(self.advice),

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commsim.engine.variation import P99
 from commsim.errors import CommsimError
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
 from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
-from commsim.scenario.predictors import survived
+from commsim.scenario.predictors import refuse_unlike_networks, survived
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
@@ -108,6 +109,7 @@ def run_training(
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
             *_loss_by_windows(scenario, topology, spec, run.step_s, latency),
         ),
+        lost=_lost(scenario, topology, program, run.step_s),
     )
     return item, warnings
 
@@ -215,6 +217,34 @@ def _loss_by_windows(
         )
 
 
+_MOST_STAGES = 8
+"""Stages up to which the slowest node is tried at each; of more at so many, evenly apart."""
+
+
+def _lost(scenario: Setting, topology: Topology, program: StepProgram, step_s: float) -> str:
+    """What the slowest node costs, where nodes are unlike by a draw: its compute is slower, at the stage that feels it
+    most, in one of the replicas. A step grows with the factor, so that its quantiles are those of the factor."""
+    variation = None if scenario.variation is None else scenario.variation.variation
+    if variation is None or not variation.node_spread:
+        return ""
+    plan, every = program.plan, program.order.stages
+    nodes = -(-program.step.world_size // topology.ranks_per_node)
+    stages = range(0, every, -(-every // _MOST_STAGES))
+
+    def slowed(chance: float) -> float:
+        factor = variation.slowest(nodes, chance)
+        own = plan.stragglers or {}
+        tried = ({**own, stage: own.get(stage, 1.0) * factor} for stage in stages)
+        return max(replace(program, plan=replace(plan, stragglers=each)).run().step_s for each in tried)
+
+    median_s, p99_s = slowed(0.5), slowed(P99)
+    whom = f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node"
+    return (
+        f"This step loses {100 * (median_s / step_s - 1):.2g} % to {whom}: {median_s:.4g} s, and in one of 100 steps "
+        f"{p99_s:.4g} s (node_spread {100 * variation.node_spread:.3g} %); the rest is of alike nodes"
+    )
+
+
 def _faulty(topology: Topology) -> bool:
     return topology.link_share is not None or topology.node_gdr is not None
 
@@ -286,6 +316,7 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
         from commsim.scenario.perfect import PerfectGroups
 
         return PerfectGroups(topology, latency)
+    refuse_unlike_networks(scenario, topology)
     version = library.named_version
     env, text = for_groups(topology, version or ASSUMED, library.env)
     own, _ = nccl_parameters(scenario, topology)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from commsim.document import refuse
 from commsim.document.types import KeyFaults
@@ -15,7 +15,24 @@ if TYPE_CHECKING:
     from commsim.engine.variation import Variation
 
 DEFAULT_REPEATS = 100
-"""Runs when there is jitter: the fewest of which the 99th percentile is not simply the largest."""
+"""Runs when something is drawn: the fewest of which the 99th percentile is not simply the largest."""
+
+
+def _share(value: Any) -> Any:
+    """``2 %`` as 0.02; anything else as it is."""
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        try:
+            return float(value.rstrip().removesuffix("%")) / 100
+        except ValueError:
+            return value
+    return value
+
+
+NodeSpread = Annotated[
+    float,
+    BeforeValidator(_share, json_schema_input_type=str | float),
+    Field(gt=0, le=1, allow_inf_nan=False),
+]
 
 
 class JitterSpec(Strict):
@@ -60,16 +77,24 @@ class VariationSpec(Strict):
 
     seed: Annotated[int, Field(strict=True, ge=0, le=2**32)] = Field(default=0, description="of the random draws")
     repeats: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = Field(
-        default=None, description="runs, each with draws of its own; left out: 100 with jitter, else 1"
+        default=None, description="runs, each with draws of its own; left out: 100 where anything is drawn, else 1"
     )
     jitter: JitterSpec | None = Field(default=None, description="a random delay of every message")
+    node_spread: NodeSpread | None = Field(
+        default=None,
+        description=(
+            "standard deviation of what a node takes, such as `2 %`: each node of each run is slower by a draw; one "
+            "that would be quicker gains nothing"
+        ),
+    )
     stragglers: Annotated[tuple[StragglerSpec, ...], Field(max_length=4096)] = Field(
         default=(), description="slow or late ranks"
     )
 
     @model_validator(mode="after")
     def _something_varies(self) -> VariationSpec:
-        equal = f"found {self.repeats} repeats without jitter, which would be equal"
+        equal = f"found {self.repeats} repeats without jitter or node_spread, which would be equal"
+        nothing = "found neither jitter, node_spread nor stragglers, expected one of them or more"
         first: dict[int, int] = {}
         twice: KeyFaults = []
         for i, straggler in enumerate(self.stragglers):
@@ -78,9 +103,9 @@ class VariationSpec(Strict):
                 text = f"found rank {again} again (first at straggler {first[again]}), expected each rank once"
                 twice.append((("stragglers", i, "ranks"), text))
             first |= dict.fromkeys(straggler.ranks, i + 1)
-        none = self.jitter is None
+        none = self.jitter is None and self.node_spread is None
         refuse(
-            (none and not self.stragglers, (), "found neither jitter nor stragglers, expected one of them or both"),
+            (none and not self.stragglers, (), nothing),
             (none and (self.repeats or 1) > 1, ("repeats",), equal),
             *((True, path, text) for path, text in twice),
         )
@@ -104,7 +129,8 @@ class VariationSpec(Strict):
             jitter = Jitter(self.jitter.mean, self.jitter.distribution, self.jitter.sigma or 1.0)
         return Variation(
             seed=self.seed,
-            repeats=self.repeats or (1 if jitter is None else DEFAULT_REPEATS),
+            repeats=self.repeats or (1 if jitter is None and not self.node_spread else DEFAULT_REPEATS),
             jitter=jitter,
+            node_spread=self.node_spread or 0.0,
             stragglers=tuple(Straggler(s.ranks, s.factor or 1.0, s.delay or 0.0) for s in self.stragglers),
         )

@@ -282,6 +282,10 @@ class FaultSpec(_Block):
     no_gdr: Flag = Field(
         default=False, description="of a node: its cards do not reach the memory of its GPUs (no GPUDirect RDMA)"
     )
+    no_rdma: Flag = Field(
+        default=False,
+        description="of a node: NCCL finds no RDMA there and takes TCP, as with NCCL_IB_DISABLE=1 on that node alone",
+    )
     start: Seconds = Field(
         default=0.0,
         description=(
@@ -295,13 +299,15 @@ class FaultSpec(_Block):
         places = [n for n in ("link", "nic", "node", "switch") if getattr(self, n) is not None]
         if len(places) != 1:
             raise ValueError(f"a fault is at one link, nic, node or switch; found {' and '.join(places) or 'none'}")
-        if self.no_gdr and self.node is None:
-            raise ValueError(f"found no_gdr at a {places[0]}, expected it at a node")
+        for flag in ("no_gdr", "no_rdma"):
+            if getattr(self, flag) and self.node is None:
+                raise ValueError(f"found {flag} at a {places[0]}, expected it at a node")
+        if self.no_rdma and self.start:
+            raise ValueError("found no_rdma with a start, expected none: NCCL takes its network when a job begins")
         wrong = self.bandwidth_factor is not None or self.latency_factor is not None
-        if self.failed + wrong + self.no_gdr != 1:
-            raise ValueError(
-                "expected failed: true, no_gdr: true, or bandwidth_factor (0 to 1) or latency_factor (1 or more)"
-            )
+        if self.failed + wrong + self.no_gdr + self.no_rdma != 1:
+            flags = "failed: true, no_gdr: true, no_rdma: true"
+            raise ValueError(f"expected {flags}, or bandwidth_factor (0 to 1) or latency_factor (1 or more)")
         return self
 
 

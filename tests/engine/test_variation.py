@@ -109,3 +109,15 @@ def test_more_jitter_takes_longer_on_average(node: Topology) -> None:
     ]
     assert medians == sorted(medians)
     assert medians[2] > 14 * 1e-5  # 14 steps, each waits for at least one draw of that mean
+
+
+@VIEWS
+def test_unlike_nodes_slow_a_ring_and_a_seed_repeats_them(contention: Any) -> None:
+    nodes, ring = load_preset("hgx-h100-ndr400", nodes=3), ring_all_reduce(24, 24 << 20)
+    plain = evaluate(ring, nodes, "event", contention=contention).makespan_s
+    few, many = (Variation(4, 5, node_spread=spread) for spread in (0.01, 0.1))
+    slow = _times(nodes, few, contention, ring)
+    assert slow == _times(nodes, few, contention, ring)
+    assert min(slow) >= plain * (1 - 1e-12)
+    assert all(a <= b * (1 + 1e-12) for a, b in zip(slow, _times(nodes, many, contention, ring), strict=True))
+    assert max(slow) < plain * 1.1

@@ -159,8 +159,10 @@ NOISE_REFUSED = {
     "variation.stragglers.0.factor=0.5": "variation.stragglers.0.factor: found 0.5, expected a number >= 1",
     "variation.stragglers=[{ranks: 1}]": "found neither factor nor delay",
     "variation.stragglers=[{ranks: 1, factor: 2}, {ranks: 0 .. 3, delay: 1 us}]": "found rank 1 again (first at",
-    "variation={}": "variation: found neither jitter nor stragglers",
-    "library=nccl": "variation.jitter: found jitter with library nccl, expected it only with library none",
+    "variation={}": "variation: found neither jitter, node_spread nor stragglers",
+    "library=nccl": "found algorithm ring with library nccl",
+    "library=gloo": "variation.jitter: found jitter with library gloo, expected it only with library none",
+    "variation.node_spread=3": "variation.node_spread: found 3",
     "engine=closed_form": "engine: found engine closed_form with variation, expected auto or event",
 }
 

@@ -144,7 +144,7 @@ def test_rails_that_nothing_joins_can_be_cut() -> None:
         (failed(link=["leaf0.rail0", "spin1"]), "spin1 is neither a device nor a switch; did you mean spine1"),
         (failed(link=["leaf0.rail0", "leaf1.rail0"]), "are not linked; leaf0.rail0 is linked to node0.nic0"),
         (failed(switch="node0.nvswitch"), "is no switch of the fabric"),
-        ({"nic": [0, 1]}, "expected failed: true, no_gdr: true, or bandwidth_factor"),
+        ({"nic": [0, 1]}, "expected failed: true, no_gdr: true, no_rdma: true, or bandwidth_factor"),
         ({"failed": True}, "found none"),
         (failed(nic=[0, 1], node=0), "found nic and node"),
         ({"nic": [0, 1], "bandwidth_factor": 2.0}, "bandwidth_factor"),
