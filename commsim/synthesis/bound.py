@@ -76,7 +76,7 @@ class QuickBound:
             return f"{_cut_at(cuts)}; the machine is too large for an exact limit here"
         if self.limit.bandwidth_s(nbytes) < seconds * (1 - _SAME):
             return f"{_cut_at(cuts)}; an exact limit takes a linear program"
-        sort = "exact limit" if self.limit.exact else "cut"
+        sort = "exact limit" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
         return f"{sort}: {why(self.network, self.limit)}{_raw_note(self.topology, self.network, self.limit)}"
 
 
@@ -121,6 +121,8 @@ def sharpened(bound: QuickBound) -> QuickBound:
         full = limit_of(network, bound.question.collective, root=bound.question.root, latency=False)
     except CommsimError:
         return bound
+    if full.cut is None and float(full.per_byte_s) <= float(limit.per_byte_s) * (1 + _SAME):
+        full = replace(full, cut=limit.cut)  # the program finds no more than a cut, which says why
     return replace(bound, limit=full)
 
 

@@ -37,7 +37,9 @@ def why(network: FlowNetwork, limit: CollectiveLimit) -> str:
         return cut_words(network, limit.cut, limit.collective)
     if not limit.binding:
         return ""
-    return f"all routes together are bound by {link_words(network, limit.binding)}"
+    # A program blames links in either direction, and no one cut: each link counts once, and their sum says nothing.
+    once = {frozenset((int(network.tail[e]), int(network.head[e]))): e for e in limit.binding}
+    return f"all routes together, over {_counted(network, list(once.values()))}, carry no more"
 
 
 def cut_words(network: FlowNetwork, cut: FlowCut, collective: str) -> str:
@@ -109,12 +111,17 @@ def _stretches(numbers: Sequence[int]) -> str:
 
 def link_words(network: FlowNetwork, edges: Sequence[int]) -> str:
     """How many links of which sort, and what they carry together."""
+    total = float(sum(int(network.capacity[e]) for e in edges) * network.unit)
+    return f"{_counted(network, edges)} ({format_bandwidth(total)})"
+
+
+def _counted(network: FlowNetwork, edges: Sequence[int]) -> str:
+    """How many links of which sort."""
     sorts = Counter(_sort(network, e) for e in edges)
     several = [
         f"{count} {_SEVERAL.get(name, name + 's')}" if count > 1 else f"one {name}" for name, count in sorts.items()
     ]
-    total = float(sum(int(network.capacity[e]) for e in edges) * network.unit)
-    return f"{' and '.join(several[:_TOLD])} ({format_bandwidth(total)})"
+    return " and ".join(several[:_TOLD])
 
 
 def _sort(network: FlowNetwork, edge: int) -> str:
