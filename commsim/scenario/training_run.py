@@ -223,19 +223,18 @@ _MOST_STAGES = 8
 
 def _lost(scenario: Setting, topology: Topology, program: StepProgram, step_s: float) -> str:
     """What the slowest node costs, where nodes are unlike by a draw: its compute is slower, at the stage that feels it
-    most, in one of the replicas. A step grows with the factor, so that its quantiles are those of the factor."""
+    most. Gradients wait for its replica, so that the step is that of replicas like it. A step grows with the factor, so
+    that its quantiles are those of the factor."""
     variation = None if scenario.variation is None else scenario.variation.variation
     if variation is None or not variation.node_spread:
         return ""
-    plan, every = program.plan, program.order.stages
+    every = program.order.stages
     nodes = -(-program.step.world_size // topology.ranks_per_node)
     stages = range(0, every, -(-every // _MOST_STAGES))
 
     def slowed(chance: float) -> float:
         factor = variation.slowest(nodes, chance)
-        own = plan.stragglers or {}
-        tried = ({**own, stage: own.get(stage, 1.0) * factor} for stage in stages)
-        return max(replace(program, plan=replace(plan, stragglers=each)).run().step_s for each in tried)
+        return max(program.run({stage: factor}).step_s for stage in stages)
 
     median_s, p99_s = slowed(0.5), slowed(P99)
     whom = f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node"

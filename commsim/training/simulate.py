@@ -57,9 +57,13 @@ def simulate(
     works: Mapping[tuple[int, int], ChunkWork],
     machine: StepCosts,
     stragglers: Mapping[int, float] | None = None,
+    slow: Mapping[int, float] | None = None,
 ) -> StepRun:
-    """Run one step; ``works[stage, chunk]``; ``stragglers``: stage of a second replica -> factor on its compute."""
-    replicas = [dict.fromkeys(range(order.stages), 1.0)]
+    """Run one step; ``works[stage, chunk]``; ``stragglers``: stage of a second replica -> factor on its compute.
+
+    ``slow``: the same of all replicas, which then are alike.
+    """
+    replicas = [dict.fromkeys(range(order.stages), 1.0) | dict(slow or {})]
     if stragglers:
         replicas.append({s: stragglers.get(s, 1.0) for s in range(order.stages)})
     return _result(StepStreams(order, works, machine, replicas))

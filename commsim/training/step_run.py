@@ -59,9 +59,9 @@ class StepProgram:
     works: Mapping[tuple[int, int], ChunkWork]
     machine: StepCosts
 
-    def run(self) -> StepRun:
-        """Simulate it."""
-        return simulate(self.order, self.works, self.machine, self.plan.stragglers)
+    def run(self, slow: Mapping[int, float] | None = None) -> StepRun:
+        """Simulate it, some stages ``slow`` by a factor on their compute."""
+        return simulate(self.order, self.works, self.machine, self.plan.stragglers, slow)
 
 
 def step_program(

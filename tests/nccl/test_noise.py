@@ -276,3 +276,13 @@ def test_explain_says_it(what_if: bool) -> None:
 def test_the_page_has_the_percentile_of_runs_that_vary() -> None:
     assert "p99 (us)" in repr(_run().page().sections)
     assert "p99 (us)" not in repr(_run(variation=None).page().sections)
+
+
+@pytest.mark.parametrize("fault", ["{node: 1, bandwidth_factor: 0.1}", "{nic: [1, 3], failed: true}"])
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree", "NVLSTree"])
+def test_noise_comes_on_top_of_faults(fault: str, algorithm: str) -> None:
+    changes = f"topology.faults=[{fault}]", f"library.env.NCCL_ALGO={algorithm}"
+    (plain,) = _run(*changes, variation=None).items[0].rows
+    noise = {"repeats": 5, "jitter": {"mean": "1 us"}, "node_spread": 0.03}
+    (noisy,) = _run(*changes, variation=noise).items[0].rows
+    assert plain.lower_bound_s <= plain.time_s < noisy.time_s <= noisy.p99_s
