@@ -138,11 +138,13 @@ class Verdict:
         return f"as expected: {self._counted(inside)}, {middle}{of}"
 
     def _counted(self, inside: int) -> str:
-        """How many of the sizes that can be judged are within the band, and how many cannot."""
+        """How many of the sizes that can be judged are within the band, on which side others are; how many cannot."""
         judged, n = int(np.count_nonzero(self.judged)), self.comparison.n
+        sides = (("faster", self.ratio < self.low), ("slower", self.ratio > self.high))
+        beside = [f", {k} {name}" for name, side in sides if (k := int(np.count_nonzero(side & self.judged)))]
         if judged == n:
-            return f"{inside} of {n} sizes within the band"
-        return f"{inside} of {judged} judged sizes within the band ({n - judged} cannot be judged)"
+            return f"{inside} of {n} sizes within the band{''.join(beside)}"
+        return f"{inside} of {judged} judged sizes within the band{''.join(beside)} ({n - judged} cannot be judged)"
 
     def _off(self, state: str) -> str:
         sign = 1.0 if state == "slower" else -1.0

@@ -20,7 +20,7 @@ from commsim.topology.kinds import LINK_NAMES, LinkKind
 
 Float64 = npt.NDArray[np.float64]
 
-BLOCKS = "thread blocks"
+BLOCKS = "thread block"
 
 
 class NodeLinks:

@@ -66,7 +66,7 @@ def symmetric_time(
             data = max(data, _in_rounds(way, trip, stores / rounds, hop, rounds, lanes))
         transfer = max(transfer, loads + stores)
     if data > 2 * trip + transfer:
-        transfer, name = data - trip, "thread blocks"
+        transfer, name = data - trip, "thread block"
     return START_S + 2 * hop + data, transfer, name  # a barrier on either side
 
 
@@ -168,7 +168,7 @@ def time_over_nodes(
     loads, sent = max(through.blocks / blocks - adds, through.inside / link), through.across / net
     # The sums of a round are made, sent, and added; a GPU alone in its node sends what it has.
     first = put * ((loads + sent if local > 1 else max(loads, sent)) + adds)
-    ways = (through.blocks / blocks, "thread blocks"), (through.inside / link, name), (through.across / net, limit)
+    ways = (through.blocks / blocks, "thread block"), (through.inside / link, name), (through.across / net, limit)
     pace, name = max(ways)  # rounds follow each other at the pace of the slowest part
     waits = 2 * inside + across + (trip if local > 1 else 0.0)
     return START_S + waits + first + (held - put) * pace, held * pace, name

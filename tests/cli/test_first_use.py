@@ -72,7 +72,7 @@ def test_the_smallest_bucket_that_is_said_is_taken(tmp_path: Path) -> None:
         ("plan", "allreduce-8-h100", "found a scenario, expected a plan; commsim run FILE takes it"),
         ("tune", "hgx-h100", "found the preset 'hgx-h100', expected a scenario, which names it as topology: {preset: "),
         ("run", "nowhere.yaml", "shipped scenarios are allreduce-2-nodes-a100, "),
-        ("run", "nowhere.yaml", ", quickstart, ring-without-library, and those of benchmarks/ (8), contention/ (2), "),
+        ("run", "nowhere.yaml", ", quickstart, ring-without-library, and those of benchmarks/ (8), contention/ (3), "),
     ],
 )
 def test_a_file_for_another_command_says_so(command: str, file: str, says: str) -> None:

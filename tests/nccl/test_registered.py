@@ -124,7 +124,7 @@ def test_two_gpus_read_each_other() -> None:
     rounds = ceil(part / (got.channels * 32 * 1024))
     of_round = part / rounds / (450e9 * p.efficiency.nvlink_switch)
     data = rounds * (2 * hop + MEMORY_S + of_round / (16 * got.channels)) + hop + of_round
-    assert (got.protocol, got.limit) == ("RSxLD_AGxST", "thread blocks")
+    assert (got.protocol, got.limit) == ("RSxLD_AGxST", "thread block")
     assert got.kernel_s == pytest.approx(START_S + 2 * hop + data, rel=0.01)
 
 
@@ -136,7 +136,7 @@ def test_more_thread_blocks_are_never_slower() -> None:
         assert got.kernel_s <= last
         last = got.kernel_s
     one = of("hgx-b200", replace(WINDOW, env={"NCCL_SYM_CTAS": "1"})).predict("all_reduce", 1 << 30)
-    assert (one.bottleneck, got.bottleneck) == ("thread blocks", "NVLink")
+    assert (one.bottleneck, got.bottleneck) == ("thread block", "NVLink")
 
 
 @settings(max_examples=60, deadline=None)
