@@ -86,7 +86,7 @@ class CollectivesView(View[Item]):
     }
 
     def table(self, shown: Shown, answer: Item) -> str:
-        levels = " and ".join(dict.fromkeys(row.level.split(",")[0] for row in answer.rows))
+        levels = ", ".join(dict.fromkeys(row.level.split(",")[0] for row in answer.rows))
         how = f"{answer.mode.replace('_', ' ')}, {f'engine {levels}' if answer.rows else 'no sizes'}"
         where = f"{answer.collective} on {shown.machine}, library {answer.library}, {how}"
         where += "" if shown.raw else _elements(answer)
