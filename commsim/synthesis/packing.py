@@ -293,7 +293,7 @@ class Packing:
                 new = self.price(smooth)
                 if self.bound > before:
                     best = smooth
-            if best is None or self.bound <= before:
+            if best is None or not new or self.bound <= before:
                 known = self.bound
                 new |= self.price(price)
                 if best is None or self.bound > known:
