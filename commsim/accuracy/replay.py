@@ -7,18 +7,19 @@ goes through the replay of Chakra traces (`commsim.chakra`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commsim.accuracy.buckets import bucketed
 from commsim.accuracy.expected import GLOO
 from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ROOTED
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import covered_s
 from commsim.dumps.job import DumpedJob
 from commsim.dumps.waits import CallWait
-from commsim.errors import ScenarioError
-from commsim.units import format_time
+from commsim.errors import ScenarioError, UnitError
+from commsim.units import format_time, nccl_bytes
 
 if TYPE_CHECKING:
     from commsim.chakra.trace import Node
@@ -31,6 +32,17 @@ SHORT = {
 }
 """Short names of keys of a scenario."""
 
+OF_CALLS = {"bucket": "50MB"}
+"""What changes the calls themselves, each with an example."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """What each rank does, one thing after another, and the ranks of each group."""
+
+    nodes: Mapping[int, Sequence[Node]]
+    groups: Mapping[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Replayed:
@@ -40,6 +52,8 @@ class Replayed:
     machine_s: float
     changed_s: float
     changes: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What is assumed."""
 
     @property
     def answer(self) -> str:
@@ -59,23 +73,38 @@ NOTE = "what ran beside a call is not in a dump: a change has its full effect he
 
 
 def replay(job: DumpedJob, waits: Sequence[CallWait], machine: str, changes: Sequence[str]) -> Replayed:
-    """The job on a machine, and with ``key=value`` changes of its scenario; ScenarioError where that cannot be told."""
+    """The job on a machine, and with ``key=value`` changes of its scenario, ``nodes=N`` or ``bucket=SIZE``;
+    ScenarioError where that cannot be told."""
     _check(job, waits)
-    nodes = _nodes(waits)
-    groups = {wait.match.group.name: wait.match.group.ranks or () for wait in waits}
     written = tuple(_written(text) for text in changes)
-    seconds = [_seconds(job, nodes, groups, machine, overrides) for overrides in ((), written)]
-    return Replayed(covered_s(waits), seconds[0], seconds[1], written)
+    groups = {wait.match.group.name: wait.match.group.ranks or () for wait in waits}
+    as_it_was = _Program(_nodes(waits, {}, groups), groups)
+    overrides = tuple(text for text in written if text.partition("=")[0] not in OF_CALLS)
+    changed, notes = as_it_was, [NOTE]
+    bucket = _value(written, "bucket", nccl_bytes)
+    if bucket is not None:
+        buckets = bucketed(waits, bucket)
+        changed = _Program(_nodes(waits, buckets.sizes, groups), groups)
+        notes.append(buckets.note)
+    seconds = [_seconds(job, program, machine, texts) for program, texts in ((as_it_was, ()), (changed, overrides))]
+    return Replayed(covered_s(waits), seconds[0], seconds[1], written, tuple(notes))
 
 
 def _written(text: str) -> str:
-    key, equals, value = text.partition("=")
-    if key in ("nodes", "topology.nodes", "bucket"):
-        raise ScenarioError(
-            f"--with {key}: found it, expected settings of the same ranks and calls ({', '.join(SHORT)}, or a key of a "
-            "scenario such as library.env.NCCL_ALGO): a dump does not say what more ranks or other buckets would call"
-        )
+    """A change with the whole path of its key."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if key in OF_CALLS and not value:
+        raise ScenarioError(f"--with {key}: found {text!r}, expected {key}={OF_CALLS[key]}")
     return f"{SHORT.get(key, key)}{equals}{value}"
+
+
+def _value(changes: Sequence[str], key: str, read: Callable[[str], int]) -> int | None:
+    """The last value that was given for a key; None where none was."""
+    given = [value for name, _, value in (text.partition("=") for text in changes) if name == key]
+    try:
+        return read(given[-1]) if given else None
+    except UnitError as error:
+        raise ScenarioError(f"--with {key}: {error}") from None
 
 
 def _check(job: DumpedJob, waits: Sequence[CallWait]) -> None:
@@ -95,24 +124,31 @@ def _check(job: DumpedJob, waits: Sequence[CallWait]) -> None:
         raise ScenarioError(f"--with: {lacking}, and without it the job cannot be replayed")
 
 
-def _nodes(waits: Sequence[CallWait]) -> dict[int, list[Node]]:
-    """By rank: what it did between its calls as compute, and its calls, one after another."""
+def _nodes(
+    waits: Sequence[CallWait], sizes: Mapping[int, Sequence[int]], groups: Mapping[str, tuple[int, ...]]
+) -> dict[int, list[Node]]:
+    """By rank: what it did between its calls as compute, and its calls, one after another.
+
+    ``sizes``: those that are called in place of a call, by its place among the waits.
+    """
     from commsim.chakra.trace import Node
 
-    mine: dict[int, list[CallWait]] = defaultdict(list)
-    for wait in waits:
+    mine: dict[int, list[int]] = defaultdict(list)
+    for i, wait in enumerate(waits):
         for rank in wait.start_s:
-            mine[rank].append(wait)
+            mine[rank].append(i)
     begun = min(start for wait in waits for start in wait.start_s.values())
     nodes = {}
     for rank, calls in mine.items():
         row: list[Node] = []
         left = begun
-        for wait in sorted(calls, key=lambda w: w.start_s[rank]):
+        for i in sorted(calls, key=lambda i: waits[i].start_s[rank]):
+            wait = waits[i]
             gap = max(wait.start_s[rank] - left, 0.0)
             left = wait.start_s[rank] + wait.waiting_s[rank] + (wait.transfer_s or 0.0)
             row.append(Node(len(row), "between calls", "compute", _after(row), seconds=gap))
-            row.append(_call(wait, len(row), row))
+            for nbytes in sizes.get(i, (wait.match.any.nbytes,)):
+                row.append(_call(wait, nbytes, len(groups[wait.match.group.name]), row))
         nodes[rank] = row
     return nodes
 
@@ -121,29 +157,24 @@ def _after(row: Sequence[Node]) -> tuple[int, ...]:
     return (row[-1].id,) if row else ()
 
 
-def _call(wait: CallWait, number: int, row: Sequence[Node]) -> Node:
+def _call(wait: CallWait, nbytes: int, n_ranks: int, row: Sequence[Node]) -> Node:
+    """A call of so many bytes, as nccl-tests counts, among so many ranks."""
     from commsim.chakra.reading import BARRIER_BYTES
     from commsim.chakra.trace import Node
 
-    call, group = wait.match.any, wait.match.group
-    known = call.operation in NCCL_TESTS and call.operation not in ROOTED & DIVIDED
-    if not known and call.operation != "barrier":
-        return Node(number, call.operation, "compute", _after(row), seconds=wait.transfer_s or 0.0)
-    share = len(group.ranks or ()) if call.operation == "all_gather" else 1
-    nbytes = BARRIER_BYTES if call.operation == "barrier" else max(call.nbytes // share, 1)
-    collective = call.operation if known else "all_reduce"
+    operation, number, after = wait.match.any.operation, len(row), _after(row)
+    known = operation in NCCL_TESTS and operation not in ROOTED & DIVIDED
+    if not known and operation != "barrier":
+        return Node(number, operation, "compute", after, seconds=wait.transfer_s or 0.0)
+    share = n_ranks if operation == "all_gather" else 1
+    own = BARRIER_BYTES if operation == "barrier" else max(nbytes // share, 1)
+    collective = operation if known else "all_reduce"
     return Node(
-        number, call.operation, "collective", _after(row), nbytes=nbytes, collective=collective, group=group.name
+        number, operation, "collective", after, nbytes=own, collective=collective, group=wait.match.group.name
     )  # fmt: skip
 
 
-def _seconds(
-    job: DumpedJob,
-    nodes: Mapping[int, Sequence[Node]],
-    groups: Mapping[str, tuple[int, ...]],
-    machine: str,
-    overrides: tuple[str, ...],
-) -> float:
+def _seconds(job: DumpedJob, program: _Program, machine: str, overrides: tuple[str, ...]) -> float:
     from commsim.chakra.flows import SharedLinks
     from commsim.chakra.groups import Groups
     from commsim.chakra.program import build
@@ -160,8 +191,8 @@ def _seconds(
     if topology.world_size < len(places):
         raise ScenarioError(f"found {len(places)} ranks in the dump, the machine has {topology.world_size}")
     comm = comm_times(setting, topology)
-    traces = [Trace(nodes.get(rank, ())) for rank in places]
-    who = Groups(traces, (0,) * len(places), groups, (len(places),))
-    program = build(traces, who, comm, places, lambda node: node.seconds or 0.0)
-    run = simulate(program, SharedLinks(program, comm, places))
+    traces = [Trace(program.nodes.get(rank, ())) for rank in places]
+    who = Groups(traces, (0,) * len(places), program.groups, (len(places),))
+    operations = build(traces, who, comm, places, lambda node: node.seconds or 0.0)
+    run = simulate(operations, SharedLinks(operations, comm, places))
     return TraceItem(name="dump", places=places, run=run).seconds
