@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from commsim.accuracy.buckets import bucketed
 from commsim.accuracy.expected import GLOO
+from commsim.accuracy.node_count import MOST_NODES, node_count
+from commsim.accuracy.node_count import NOTE as NODES_NOTE
 from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, ROOTED
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.findings import covered_s
@@ -23,16 +25,19 @@ from commsim.units import format_time, nccl_bytes
 
 if TYPE_CHECKING:
     from commsim.chakra.trace import Node
+    from commsim.scenario.schema import Scenario
+    from commsim.topology.graph import Topology
 
 SHORT = {
     "nics": "topology.nics_per_node",
     "nic_rate": "topology.nic_bandwidth",
     "version": "library.version",
     "oversubscription": "topology.oversubscription",
+    "topology.nodes": "nodes",
 }
-"""Short names of keys of a scenario."""
+"""What stands for keys of a scenario, and for one that is more than a key."""
 
-OF_CALLS = {"bucket": "50MB"}
+OF_CALLS = {"bucket": "50MB", "nodes": "4"}
 """What changes the calls themselves, each with an example."""
 
 
@@ -42,6 +47,7 @@ class _Program:
 
     nodes: Mapping[int, Sequence[Node]]
     groups: Mapping[str, tuple[int, ...]]
+    n_ranks: int
 
 
 @dataclass(frozen=True)
@@ -77,25 +83,56 @@ def replay(job: DumpedJob, waits: Sequence[CallWait], machine: str, changes: Seq
     ScenarioError where that cannot be told."""
     _check(job, waits)
     written = tuple(_written(text) for text in changes)
-    groups = {wait.match.group.name: wait.match.group.ranks or () for wait in waits}
-    as_it_was = _Program(_nodes(waits, {}, groups), groups)
     overrides = tuple(text for text in written if text.partition("=")[0] not in OF_CALLS)
-    changed, notes = as_it_was, [NOTE]
-    bucket = _value(written, "bucket", nccl_bytes)
-    if bucket is not None:
+    before = _seconds(job, _recorded(job, waits, {}), machine, ())
+    changed, notes = _changed(job, waits, machine, written)
+    after = _seconds(job, changed, machine, overrides)
+    return Replayed(covered_s(waits), before, after, written, (NOTE, *notes))
+
+
+def _changed(
+    job: DumpedJob, waits: Sequence[CallWait], machine: str, changes: Sequence[str]
+) -> tuple[_Program, list[str]]:
+    """What the ranks do where calls change, and what is assumed."""
+    sizes: Mapping[int, Sequence[int]] = {}
+    notes = []
+    if (bucket := _value(changes, "bucket", nccl_bytes)) is not None:
         buckets = bucketed(waits, bucket)
-        changed = _Program(_nodes(waits, buckets.sizes, groups), groups)
+        sizes = buckets.sizes
         notes.append(buckets.note)
-    seconds = [_seconds(job, program, machine, texts) for program, texts in ((as_it_was, ()), (changed, overrides))]
-    return Replayed(covered_s(waits), seconds[0], seconds[1], written, tuple(notes))
+    if (nodes := _value(changes, "nodes", _count)) is None:
+        return _recorded(job, waits, sizes), notes
+    scaled = node_count(job, waits, _per_node(job, machine), nodes)
+    n_ranks = {name: len(scaled.groups.get(name, ranks)) for name, ranks in _groups(waits).items()}
+    rows = scaled.rows(_nodes(waits, sizes, n_ranks))
+    return _Program(rows, scaled.groups, scaled.after * scaled.per_node), [*notes, NODES_NOTE]
+
+
+def _groups(waits: Sequence[CallWait]) -> dict[str, tuple[int, ...]]:
+    return {wait.match.group.name: wait.match.group.ranks or () for wait in waits}
+
+
+def _recorded(job: DumpedJob, waits: Sequence[CallWait], sizes: Mapping[int, Sequence[int]]) -> _Program:
+    """The ranks and groups as they were."""
+    groups = _groups(waits)
+    n_ranks = {name: len(ranks) for name, ranks in groups.items()}
+    return _Program(_nodes(waits, sizes, n_ranks), groups, len(job.ranks))
+
+
+def _count(text: str) -> int:
+    """A number of nodes."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MOST_NODES):
+        raise UnitError(f"found {text[:40]!r}, expected a whole number from 1 to {MOST_NODES:,}")
+    return int(text)
 
 
 def _written(text: str) -> str:
     """A change with the whole path of its key."""
     key, equals, value = (part.strip() for part in text.partition("="))
+    key = SHORT.get(key, key)
     if key in OF_CALLS and not value:
         raise ScenarioError(f"--with {key}: found {text!r}, expected {key}={OF_CALLS[key]}")
-    return f"{SHORT.get(key, key)}{equals}{value}"
+    return f"{key}{equals}{value}"
 
 
 def _value(changes: Sequence[str], key: str, read: Callable[[str], int]) -> int | None:
@@ -125,11 +162,11 @@ def _check(job: DumpedJob, waits: Sequence[CallWait]) -> None:
 
 
 def _nodes(
-    waits: Sequence[CallWait], sizes: Mapping[int, Sequence[int]], groups: Mapping[str, tuple[int, ...]]
+    waits: Sequence[CallWait], sizes: Mapping[int, Sequence[int]], n_ranks: Mapping[str, int]
 ) -> dict[int, list[Node]]:
     """By rank: what it did between its calls as compute, and its calls, one after another.
 
-    ``sizes``: those that are called in place of a call, by its place among the waits.
+    ``sizes``: those that are called in place of a call, by its place among the waits. ``n_ranks``: of each group.
     """
     from commsim.chakra.trace import Node
 
@@ -148,7 +185,7 @@ def _nodes(
             left = wait.start_s[rank] + wait.waiting_s[rank] + (wait.transfer_s or 0.0)
             row.append(Node(len(row), "between calls", "compute", _after(row), seconds=gap))
             for nbytes in sizes.get(i, (wait.match.any.nbytes,)):
-                row.append(_call(wait, nbytes, len(groups[wait.match.group.name]), row))
+                row.append(_call(wait, nbytes, n_ranks[wait.match.group.name], row))
         nodes[rank] = row
     return nodes
 
@@ -163,6 +200,8 @@ def _call(wait: CallWait, nbytes: int, n_ranks: int, row: Sequence[Node]) -> Nod
     from commsim.chakra.trace import Node
 
     operation, number, after = wait.match.any.operation, len(row), _after(row)
+    if n_ranks < 2:
+        return Node(number, operation, "compute", after, seconds=0.0)
     known = operation in NCCL_TESTS and operation not in ROOTED & DIVIDED
     if not known and operation != "barrier":
         return Node(number, operation, "compute", after, seconds=wait.transfer_s or 0.0)
@@ -181,13 +220,13 @@ def _seconds(job: DumpedJob, program: _Program, machine: str, overrides: tuple[s
     from commsim.chakra.simulate import simulate
     from commsim.chakra.trace import Trace
     from commsim.scenario.chakra_result import TraceItem
-    from commsim.scenario.cost_question import AskedCall, built, setting_of
     from commsim.scenario.training_run import comm_times
 
-    places = tuple(range(len(job.ranks)))
-    library = {"name": GLOO} if job.libraries == {GLOO} else None
-    setting = setting_of(machine, len(places), AskedCall("all_reduce", library=library, overrides=overrides))
-    topology = built(setting.topology, setting.base_dir, joined=False)
+    places = tuple(range(program.n_ranks))
+    setting, topology = _built(job, machine, len(places), overrides)
+    if topology.world_size < len(places) != len(job.ranks):
+        nodes = len(places) * topology.nodes // topology.world_size
+        setting, topology = _built(job, machine, len(places), (*overrides, f"topology.nodes={nodes}"))
     if topology.world_size < len(places):
         raise ScenarioError(f"found {len(places)} ranks in the dump, the machine has {topology.world_size}")
     comm = comm_times(setting, topology)
@@ -196,3 +235,21 @@ def _seconds(job: DumpedJob, program: _Program, machine: str, overrides: tuple[s
     operations = build(traces, who, comm, places, lambda node: node.seconds or 0.0)
     run = simulate(operations, SharedLinks(operations, comm, places))
     return TraceItem(name="dump", places=places, run=run).seconds
+
+
+def _built(job: DumpedJob, machine: str, n_ranks: int, overrides: tuple[str, ...]) -> tuple[Scenario, Topology]:
+    """The machine that a job of so many ranks is on."""
+    from commsim.scenario.cost_question import AskedCall, built, setting_of
+
+    library = {"name": GLOO} if job.libraries == {GLOO} else None
+    setting = setting_of(machine, n_ranks, AskedCall("all_reduce", library=library, overrides=overrides))
+    return setting, built(setting.topology, setting.base_dir, joined=False)
+
+
+def _per_node(job: DumpedJob, machine: str) -> int:
+    """Ranks of a node of the machine, where all have as many."""
+    _, topology = _built(job, machine, len(job.ranks), ())
+    per_node, rest = divmod(topology.world_size, topology.nodes)
+    if rest or any(topology.node_of(rank) != rank // per_node for rank in range(topology.world_size)):
+        raise ScenarioError("--with nodes: found nodes of different sizes, expected a machine of equal ones")
+    return per_node

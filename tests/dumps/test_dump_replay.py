@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,11 @@ from hypothesis import strategies as st
 
 from commsim.accuracy.buckets import bucketed
 from commsim.accuracy.diagnosis import JobDiagnosis, diagnose
+from commsim.accuracy.node_count import NodeCount, node_count
 from commsim.accuracy.replay import replay
+from commsim.api import cost
+from commsim.chakra.trace import Node
+from commsim.cli import main
 from commsim.dumps.call import CallGroup, Dump, RankCall
 from commsim.dumps.job import job_of
 from commsim.dumps.waits import CallWait, waits_of
@@ -61,6 +67,9 @@ def test_fewer_nics_take_longer_and_the_gap_stays(traces: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ("nodes=0", "expected a whole number from 1"),
+        ("nodes=2.5", "expected a whole number from 1"),
+        ("nodes=", "expected nodes=4"),
         ("bucket=0", "found 0 bytes"),
         ("bucket=", "expected bucket=50MB"),
         ("bucket=many", "bucket"),
@@ -159,7 +168,11 @@ def test_a_job_without_gradients() -> None:
 
 
 def _waits_of(sizes: list[int], groups: list[CallGroup] | None = None, operation: str = "all_reduce") -> list[CallWait]:
-    """Calls of uint8 that follow each other, group by group."""
+    return waits_of(job_of(_dumps_of(sizes, groups, operation)))[0]
+
+
+def _dumps_of(sizes: list[int], groups: list[CallGroup] | None = None, operation: str = "all_reduce") -> list[Dump]:
+    """Calls of uint8 on four ranks that follow each other, group by group."""
     groups = groups or [CallGroup("g", "", (0, 1, 2, 3))]
     dumps = []
     for rank in range(4):
@@ -170,4 +183,85 @@ def _waits_of(sizes: list[int], groups: list[CallGroup] | None = None, operation
             for c, n in enumerate(sizes)
         ]
         dumps.append(Dump(Path(f"r{rank}"), "test", calls, groups, ranks=(rank,)))
-    return waits_of(job_of(dumps))[0]
+    return dumps
+
+
+def test_as_many_nodes_as_recorded_change_nothing(traces: list[Path]) -> None:
+    found, machine_s, changed_s = _replayed(traces, "nodes=2")
+    assert changed_s == machine_s
+    assert any("held as recorded: bytes per rank of data parallel calls" in note for note in found.notes)
+
+
+def test_more_nodes_are_never_quicker(gradients: list[Path]) -> None:
+    taken = [_replayed(gradients, f"{key}={n}")[2] for key, n in (("nodes", 1), ("topology.nodes", 2), ("nodes", 8))]
+    assert 0.1 < taken[0] < taken[1] < taken[2]
+
+
+def test_nodes_by_hand(traces: list[Path]) -> None:
+    """All ranks wait for the latest of each gap, which added nodes repeat; calls take what they take on 32 ranks."""
+    taken = [_replayed(traces, f"nodes={n}")[2] for n in (2, 4)]
+    calls = [2 * sum(cost(op, "4MiB", n, MACHINE) for op in set(JOB.operations)) for n in (16, 32)]
+    assert taken[1] - taken[0] == pytest.approx(calls[1] - calls[0], rel=1e-6)
+
+
+def _scaled(groups: list[CallGroup], after: int, operation: str = "all_reduce") -> NodeCount:
+    """A job of two nodes with two ranks each."""
+    dumps = _dumps_of([1000], groups, operation)
+    job = job_of(dumps)
+    return node_count(job, waits_of(job)[0], 2, after)
+
+
+def test_groups_of_more_and_fewer_nodes() -> None:
+    groups = [
+        CallGroup("a", "", (0, 1)),
+        CallGroup("b", "", (2, 3)),
+        CallGroup("x", "", (0, 2)),
+        CallGroup("y", "", (1, 3)),
+    ]
+    more, fewer = _scaled(groups, 3), _scaled(groups, 1)
+    assert more.groups == {"a": (0, 1), "b": (2, 3), "a of node 2": (4, 5), "x": (0, 2, 4), "y": (1, 3, 5)}
+    assert fewer.groups == {"a": (0, 1), "x": (0,), "y": (1,)}
+    row = [Node(0, "", "collective", group="a"), Node(1, "", "collective", group="x")]
+    rows = more.rows(dict.fromkeys(range(4), row))
+    assert [node.group for node in rows[4]] == ["a of node 2", "x"]
+    assert [node.group for node in rows[0]] == ["a", "x"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "operation", "says"),
+    [
+        ([(0, 1, 2)], "all_reduce", "does not have the same ranks of each of the 2 nodes"),
+        ([(0, 1, 2, 3)], "all_to_all", "spans nodes and calls all_to_all"),
+    ],
+)
+def test_groups_that_do_not_grow(groups: list[tuple[int, ...]], operation: str, says: str) -> None:
+    with pytest.raises(ScenarioError, match=says):
+        _scaled([CallGroup(f"g{i}", "", ranks) for i, ranks in enumerate(groups)], 4, operation)
+
+
+def test_jobs_that_do_not_grow(tmp_path: Path) -> None:
+    dumps = _dumps_of([1000])
+    for per_node, hosts, messages, says in (
+        (4, "", 0, "was on one node"),
+        (3, "", 0, "expected whole nodes of 3"),
+        (2, "one", 0, "found 4 ranks on 1 host, expected 2 consecutive ranks on each"),
+        (2, "", 5, "found sends and receives"),
+    ):
+        job = job_of([replace(dump, host=hosts, messages=messages) for dump in dumps])
+        with pytest.raises(ScenarioError, match=says):
+            node_count(job, waits_of(job)[0], per_node, 4)
+        if says == "was on one node":
+            assert node_count(job, waits_of(job)[0], per_node, 1).groups == {"g": (0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"), [("bucket=1", "--with bucket: found 1 B, expected at least 4 B"), ("nodes=x", "--with nodes:")]
+)
+def test_refusals_exit_with_2(
+    traces: list[Path], change: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["commsim", "dump", *map(str, traces), "--on", MACHINE, "--with", change])
+    with pytest.raises(SystemExit) as info:
+        main()
+    assert info.value.code == 2
+    assert says in " ".join(capsys.readouterr().err.split())
