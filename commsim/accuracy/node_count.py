@@ -22,7 +22,7 @@ SCALED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "
 """Calls whose size does not depend on how many ranks there are."""
 
 MOST_NODES = 65_536
-MOST_OPERATIONS = 1_000_000
+MOST_OPERATIONS = 500_000
 """Of all ranks of the larger job."""
 
 NOTE = (
