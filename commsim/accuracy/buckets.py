@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commsim.collectives.semantics import ITEM_BYTES
+from commsim.dumps.call import CallGroup
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.waits import CallWait
 from commsim.errors import ScenarioError
@@ -25,6 +26,9 @@ MOST_PARTS = 100_000
 
 _DATA_PARALLEL = re.compile(r"data|replicate|fsdp|ddp|(^|[^a-z])h?dp([^a-z]|$)|default_pg", re.IGNORECASE)
 """In the title of a group whose calls are gradients; torch calls the group of all ranks default_pg."""
+
+_MODEL_PARALLEL = re.compile(r"tensor|pipeline|model|expert|(^|[^a-z])(tp|pp|cp|sp|ep)([^a-z]|$)", re.IGNORECASE)
+"""In the title of a group that splits a model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +75,13 @@ def _groups_of(waits: Sequence[CallWait], chosen: Sequence[int]) -> str:
 def _gradients(waits: Sequence[CallWait]) -> list[int]:
     """The places of the calls that sum gradients: those of groups of which each rank is in one."""
     calls = [
-        i for i, w in enumerate(waits) if w.match.any.operation in GRADIENTS and len(w.match.group.ranks or ()) > 1
+        i
+        for i, wait in enumerate(waits)
+        if wait.match.any.operation in GRADIENTS and not _of_activations(wait.match.group)
     ]
     if not calls:
-        raise ScenarioError(f"--with bucket: found no call of {' or '.join(GRADIENTS)}, which sum gradients")
+        text = f"found no call of {' or '.join(GRADIENTS)} in a group that may sum gradients"
+        raise ScenarioError(f"--with bucket: {text}, expected some, as data parallelism makes them")
     if _rank_of_several(waits, calls) is None:
         return calls
     named = [i for i in calls if _DATA_PARALLEL.search(waits[i].match.group.title)]
@@ -86,6 +93,11 @@ def _gradients(waits: Sequence[CallWait]) -> list[int]:
         text = f"found such calls of rank {rank} in groups {', '.join(groups[:4])}{', ...' if len(groups) > 4 else ''}"
         raise ScenarioError(f"--with bucket: {text}, and the dump does not say which of them sum gradients")
     return named
+
+
+def _of_activations(group: CallGroup) -> bool:
+    """Whether the title of a group says that it splits a model, whose sums are needed one by one."""
+    return bool(_MODEL_PARALLEL.search(group.title)) and not _DATA_PARALLEL.search(group.title)
 
 
 def _rank_of_several(waits: Sequence[CallWait], calls: Sequence[int]) -> int | None:

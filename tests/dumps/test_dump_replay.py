@@ -163,8 +163,10 @@ def test_gradients_that_are_not_told_from_others() -> None:
 
 
 def test_a_job_without_gradients() -> None:
-    with pytest.raises(ScenarioError, match="found no call of all_reduce or reduce_scatter"):
-        bucketed(_waits_of([1000], operation="all_gather"), 4000)
+    """None that sums, and sums of a group that splits the model."""
+    for groups, operation in ((None, "all_gather"), ([CallGroup("t", "mesh_tp", (0, 1, 2, 3))], "all_reduce")):
+        with pytest.raises(ScenarioError, match="found no call of all_reduce or reduce_scatter in a group that may"):
+            bucketed(_waits_of([1000], groups, operation), 4000)
 
 
 def _waits_of(sizes: list[int], groups: list[CallGroup] | None = None, operation: str = "all_reduce") -> list[CallWait]:
