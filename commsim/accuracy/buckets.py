@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commsim.collectives.semantics import ITEM_BYTES
+from commsim.collectives.semantics import ITEM_BYTES, REDUCING, SCATTERING, TO_ROOT
 from commsim.dumps.call import CallGroup
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.waits import CallWait
 from commsim.errors import ScenarioError
 from commsim.units import format_bytes
 
-GRADIENTS = ("all_reduce", "reduce_scatter")
-"""What sums gradients."""
+GRADIENTS = sorted(REDUCING - TO_ROOT)
+"""What sums gradients: all ranks need them."""
 
 MOST_PARTS = 100_000
 """Of all calls that are cut."""
@@ -160,7 +160,7 @@ def _cut(wait: CallWait, nbytes: int, bucket: int) -> tuple[int, ...]:
     if nbytes <= bucket:
         return (nbytes,)
     call, ranks = wait.match.any, wait.match.group.ranks or ()
-    least = ITEM_BYTES.get(call.dtype, 1) * (len(ranks) if call.operation == "reduce_scatter" else 1)
+    least = ITEM_BYTES.get(call.dtype, 1) * (len(ranks) if call.operation in SCATTERING else 1)
     part = bucket // least * least
     if not part:
         text = f"found {format_bytes(bucket)}, expected at least {format_bytes(least)}, an element of {call.operation}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commsim.collectives.semantics import CHAINED, REDUCING, RING_PASSES
 from commsim.dumps.finding import format_ranks
 from commsim.dumps.job import DumpedJob
 from commsim.dumps.waits import CallWait
@@ -18,7 +19,7 @@ from commsim.errors import ScenarioError
 if TYPE_CHECKING:
     from commsim.chakra.trace import Node
 
-SCALED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "barrier"})
+SCALED = REDUCING | RING_PASSES | CHAINED | {"barrier"}
 """Calls whose size does not depend on how many ranks there are."""
 
 MOST_NODES = 65_536
