@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from commsim.accuracy.expected import CallKind, kinds_of, slow_findings
-from commsim.accuracy.replay import NOTE, Replayed, replay
+from commsim.accuracy.replay import Replayed, replay
 from commsim.dumps.finding import DumpFinding, format_ranks
 from commsim.dumps.findings import LATE_SHARE, before_mismatch, covered_s, cut_recordings, findings_of, late_findings
 from commsim.dumps.job import DumpedJob, job_of
@@ -105,7 +105,7 @@ def diagnose(
     judged = without_start(waits)
     findings += late_findings(job, judged, rank_times(judged), late_share) + slow_findings(kinds)
     replayed = replay(job, waits, machine, changes) if changes and machine is not None else None
-    notes = (*_notes(job, waits, judged, clocks, findings), *warnings, *((NOTE,) if replayed else ()))
+    notes = (*_notes(job, waits, judged, clocks, findings), *warnings, *(replayed.notes if replayed else ()))
     return JobDiagnosis(job, waits, judged, clocks, kinds, findings, machine, notes, replayed)
 
 

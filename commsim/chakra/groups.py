@@ -64,6 +64,7 @@ class Groups:
 
     def __post_init__(self) -> None:
         self._using: dict[str, list[int]] = {}
+        self._listed: dict[tuple[str, int], Members] = {}  # by name and how far moved: many ranks ask for the same
         for rank, trace in enumerate(self.traces):
             for name in {node.group for node in trace.nodes if node.group} if trace else ():
                 self._using.setdefault(name, []).append(rank)
@@ -91,11 +92,16 @@ class Groups:
         return members
 
     def _named(self, rank: int, name: str) -> Members:
-        trace = self.traces[rank]
+        trace, moved = self.traces[rank], self.moved[rank]
+        if known := self._listed.get((name, moved)):
+            return known
         members = self.listed.get(name) or (trace.groups.get(name) if trace else None)
         if members is not None:
-            moved = self.moved[rank]
-            return tuple(sorted((member + moved) % self.world_size for member in members))
+            world_size = self.world_size
+            members = tuple(sorted((member + moved) % world_size for member in members))
+            if self.listed.get(name):
+                self._listed[name, moved] = members
+            return members
         self.guessed.add(name)
         return tuple(self._using[name])
 

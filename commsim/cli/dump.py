@@ -39,8 +39,9 @@ def dump(
         typer.Option(
             "--with",
             metavar="KEY=VALUE",
-            help="With --on: replay the calls with another setting, such as nics=4, nic_rate='200 Gb/s', "
-            "version=2.28.3, or a key of a scenario (library.env.NCCL_ALGO=Ring); may stand several times.",
+            help="With --on: replay the calls with another setting: nodes=4, bucket=50MB (of gradients), nics=4, "
+            "nic_rate='200 Gb/s', version=2.28.3, or a key of a scenario (library.env.NCCL_ALGO=Ring); may stand "
+            "several times.",
         ),
     ] = None,
     late: Annotated[
