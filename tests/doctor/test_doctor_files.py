@@ -128,8 +128,8 @@ BROKEN = {
         ("", "found the columns none"),
     ],
     "x.log": [
-        ("", "found no run with its rows and its hosts"),
-        ("\0\0\0", "found no run with its rows and its hosts"),
+        ("", "found an empty file, expected the log of a run"),
+        ("\0\0\0", "found binary data, expected the log of a run"),
         ("# commsim doctor: {}[]\n", "found no run with its rows"),
         (
             '# commsim doctor: {"hosts": 3}\n' + log(("a", 0, 0), ("b", 0, 0)),
