@@ -12,7 +12,7 @@ import typer
 from commsim.cli.options import Memory, OnlyJson, spread
 from commsim.cli.pictures import form_of, write_picture
 from commsim.cli.say import print_json, terminal_bar
-from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, plan_of_levels, show_plan
+from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, nccl_beside, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
 from commsim.errors import CommsimError, InfeasibleError, ScheduleError
 from commsim.units import GIB
@@ -334,19 +334,13 @@ def _by_block(one: Synthesis) -> dict[Any, list[int]]:
 def _beside(one: Synthesis, place: AskedNetwork) -> Beside:
     """NCCL's own time for the size on the whole machine, where its model has one."""
     from commsim.report.synthesis import Beside
-
-    topology = place.topology
-    if topology is None or any(group.gpu.generation == "cpu" for group in topology.groups):
-        return Beside()
-    from commsim.nccl.predict import Options, Predictor
     from commsim.synthesis.library import library_best
 
-    ranks = None if place.ranks is None else tuple(place.ranks)
-    try:
-        model = Predictor(topology, Options(), None, ranks)
-        answer = model.predict(place.collective, one.question.size)
-    except CommsimError:
+    topology, ranks = place.topology, None if place.ranks is None else tuple(place.ranks)
+    known = None if topology is None else nccl_beside(topology, place.collective, one.question.size, ranks)
+    if topology is None or known is None:
         return Beside()
+    model, answer = known
     return Beside(
         answer.time_s,
         f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",

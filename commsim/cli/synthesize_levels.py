@@ -11,7 +11,7 @@ from commsim.cli.say import print_json, terminal_bar
 from commsim.errors import CommsimError, InfeasibleError
 
 if TYPE_CHECKING:
-    from commsim.nccl.predict import Prediction
+    from commsim.nccl.predict import Prediction, Predictor
     from commsim.synthesis.level_search import LevelPlan
     from commsim.topology.graph import Topology
 
@@ -40,14 +40,17 @@ def plan_of_levels(topology: Topology, collective: str, nbytes: int, budget_s: f
             return str(error)
 
 
-def _nccl(plan: LevelPlan, topology: Topology) -> Prediction | None:
-    """NCCL's own time on the machine, None where its model has none."""
+def nccl_beside(
+    topology: Topology, collective: str, nbytes: int, ranks: tuple[int, ...] | None = None
+) -> tuple[Predictor, Prediction] | None:
+    """NCCL's model of the machine and its own time there; None where it has none."""
     from commsim.nccl.predict import Options, Predictor
 
     if any(group.gpu.generation == "cpu" for group in topology.groups):
         return None
     try:
-        return Predictor(topology, Options()).predict(plan.collective, plan.nbytes)
+        model = Predictor(topology, Options(), None, ranks)
+        return model, model.predict(collective, nbytes)
     except CommsimError:
         return None
 
@@ -61,7 +64,8 @@ def show_plan(plan: LevelPlan, topology: Topology, out: Path | None, json_output
     proven = plan.laid is not None and (plan.rows <= _PROVEN_ROWS or plan.collective == "all_reduce")
     if proven and plan.laid is not None:
         check(plan.laid.schedule if plan.rows <= _PROVEN_ROWS else one_slice(topology, plan.nbytes))
-    nccl = _nccl(plan, topology)
+    beside = nccl_beside(topology, plan.collective, plan.nbytes)
+    nccl = None if beside is None else beside[1]
     if json_output:
         print_json(plan_dict(plan, proven=proven, nccl=nccl))
     else:

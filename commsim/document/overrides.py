@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -99,3 +100,11 @@ def _index(key: str, length: int, path: KeyPath) -> int:
         among = f"an index 0..{length - 1}" if length else "no index into an empty list"
         raise _PathError(f"found {show(key)}, expected {among} of {show_path(path)}")
     return int(key)
+
+
+def overridden(command: str, overrides: str) -> str:
+    """A command line with these overrides at its end, without those of its own that they replace."""
+    paths = {word.split("=", 1)[0] for word in shlex.split(overrides)}
+    words = shlex.split(command)
+    kept = [word for word in words if "=" not in word or word.split("=", 1)[0] not in paths]
+    return f"{shlex.join(kept) if len(kept) < len(words) else command} {overrides}"

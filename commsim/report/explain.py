@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from commsim.document.overrides import overridden
 from commsim.planner.explain import NOTHING, Explanation, Gain
 from commsim.report.generation_words import generation_bound, generation_words
 from commsim.report.page import Cell, Code, Facts, Page, Part, Section, Text, table
@@ -218,14 +218,6 @@ def _gain_words(gain: Gain, seconds: float) -> str:
     )
 
 
-def _again(command: str, overrides: str) -> str:
-    """The command with these overrides, without those of its own that they replace."""
-    paths = {word.split("=", 1)[0] for word in shlex.split(overrides)}
-    words = shlex.split(command)
-    kept = [word for word in words if "=" not in word or word.split("=", 1)[0] not in paths]
-    return f"{shlex.join(kept) if len(kept) < len(words) else command} {overrides}"
-
-
 def explain_lines(explanation: Explanation, command: str = "commsim run FILE") -> list[str]:
     """All that is said of one size or step: what bounds it, changes that help, best first, and those that do not.
 
@@ -246,7 +238,7 @@ def explain_lines(explanation: Explanation, command: str = "commsim run FILE") -
     if idle:
         lines.append(f"  no change from: {', '.join(idle[:10])}{', ...' if len(idle) > 10 else ''}")
     if explanation.best and explanation.best[0].overrides:
-        lines.append(f"  to repeat the best: {_again(command, explanation.best[0].overrides)}")
+        lines.append(f"  to repeat the best: {overridden(command, explanation.best[0].overrides)}")
     return lines
 
 

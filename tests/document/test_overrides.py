@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from commsim.document import apply_overrides, parse_documents, validate
+from commsim.document.overrides import overridden
 from commsim.errors import ScenarioError
 
 (DOCUMENT,) = parse_documents("name: x\nplace: {nodes: 2}\nwork:\n  - {sizes: 8 B}\n", "f")
@@ -105,3 +106,11 @@ def test_any_text_is_applied_or_refused(text: str) -> None:
             apply_overrides(DOCUMENT, [override])
         except ScenarioError:
             continue
+
+
+def test_a_command_has_no_override_twice() -> None:
+    command = "commsim run all_reduce -n 4 'topology.faults=[{nic: [1, 3], failed: true}]' topology.nodes_per_leaf=1"
+    assert overridden(command, "topology.faults=[]") == (
+        "commsim run all_reduce -n 4 topology.nodes_per_leaf=1 topology.faults=[]"
+    )
+    assert overridden("commsim run FILE", "topology.nodes=2") == "commsim run FILE topology.nodes=2"
