@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -124,7 +125,7 @@ def synthesize(
     size = _size(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     if out is not None and out.suffix.lower() == ".xml":
         _writable_for_msccl(out, place)
-    reason, beside_trees = "", None
+    reason, beside_trees, began = "", None, time.monotonic()
     if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
         if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
@@ -139,6 +140,7 @@ def synthesize(
         raise InfeasibleError(f"found {place.n} ranks, expected at most {_MOST_RANKS} to look for trees{reason}")
     question = Aim(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
+    budget = max(asked.budget - (time.monotonic() - began), asked.budget / 3)  # what plans by levels have left
     with terminal_bar(json_output) as bar:
         task = bar.add_task("looking for trees", total=None) if bar else None
 
@@ -147,10 +149,10 @@ def synthesize(
                 bar.update(task, description=f"{one.ratio:.4g} of the limit")
 
         if many:
-            schedules = front(replace(question, itemsize=_ELEMENT), SIZES, asked.budget, told)
+            schedules = front(replace(question, itemsize=_ELEMENT), SIZES, budget, told)
             cut_short = len(schedules) < len(SIZES)
         else:
-            search = TreeSearch(question, asked.budget)
+            search = TreeSearch(question, budget)
             schedules = [search.run(told)]
             cut_short = search.interrupted
     if cut_short:
