@@ -58,6 +58,7 @@ MODELLED_ENV: dict[str, str] = {
     "NCCL_IB_DISABLE": "1: InfiniBand and RoCE are used as networks of sockets",
     "NCCL_NET": "Socket: so is any network",
     "FI_CXI_RX_MATCH_MODE": "software: the processor, not Slingshot's NIC, matches messages (libfabric's variable)",
+    "FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD": "with software matching: largest message of LL that needs no copy by CUDA",
 }
 
 OF_REGISTERED = tuple(name for name in MODELLED_ENV if "registered" in MODELLED_ENV[name])

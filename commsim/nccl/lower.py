@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from commsim.nccl.channels import Call
 from commsim.nccl.machine import Machine, inside_name, nic_rates, node_rate
-from commsim.nccl.messages import MESSAGES, Crossing, Turn, message_wait, ordered_turn
+from commsim.nccl.messages import MESSAGES, Crossing, Turn, message_wait, ring_turn
 from commsim.nccl.nodes import Kind, Nodes
 from commsim.nccl.parameters import Parameters
 from commsim.nccl.protocols import MIN_SLICE_BYTES, RING_CHUNK_STEPS, RING_SLICE_STEPS, WARP, Protocol, step_bytes
@@ -305,7 +305,7 @@ def _limit(nodes: Nodes, every: Sequence[Shares], of: npt.NDArray[np.integer]) -
 
 def _crossing(between: Sequence[Kind], call: Call, of: Int64) -> Crossing:
     """What the hops of a ring between nodes have as such; `of` says which of them each rank sends over, -1: none."""
-    turns = tuple(ordered_turn(kind.machine, kind.parameters, call) for kind in between)
+    turns = tuple(ring_turn(kind.system, kind.machine, kind.parameters, call) for kind in between)
     wait = message_wait(between[0].parameters.network, call.protocol)
     return Crossing(of >= 0, turns, of, not call.protocol.is_simple, wait)
 

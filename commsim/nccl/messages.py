@@ -8,7 +8,9 @@ not charged: validation/evidence.md, "Ordered messages".
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from math import ceil, inf, log2
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from commsim.collectives.semantics import CHAINED
 from commsim.nccl.channels import Call
 from commsim.nccl.machine import Machine, nic_rates
-from commsim.nccl.parameters import NetworkParameters, Parameters, PerProtocol
+from commsim.nccl.parameters import MATCHED_BY_PROCESSOR, NetworkParameters, Parameters, PerProtocol
 from commsim.nccl.protocols import Protocol
 from commsim.nccl.system import System
 
@@ -36,10 +38,13 @@ class Turn:
     ordered_bytes: float = inf  # a larger message waits for the one before to be acknowledged
     ordered_s: float = 0.0  # for so long, beside its bytes
     line_s_per_byte: float = 0.0  # at the NIC's rate
+    copied_bytes: float = inf  # the processor copies what it receives by a larger message
+    copies_s: float = 0.0  # which takes so much longer than the posts alone
 
     def seconds(self, message_bytes: float) -> float:
         """For messages of a size."""
-        least = max(self.post_s + self.check_s_per_byte * message_bytes, self.connection_s)
+        post_s = self.post_s + self.copies_s * (message_bytes > self.copied_bytes)
+        least = max(post_s + self.check_s_per_byte * message_bytes, self.connection_s)
         if message_bytes <= self.ordered_bytes:
             return least
         return max(least, self.ordered_s + self.line_s_per_byte * message_bytes)
@@ -119,6 +124,24 @@ def ordered_turn(machine: Machine, parameters: Parameters, call: Call) -> Turn:
         return turn
     line = max(factor / one for _, one, _ in nic_rates(machine, parameters))
     return replace(turn, ordered_bytes=ORDERED_BYTES / factor, ordered_s=wait, line_s_per_byte=line)
+
+
+def ring_turn(system: System, machine: Machine, parameters: Parameters, call: Call) -> Turn:
+    """The same where, besides, a processor matches and copies what a ring brings.
+
+    What arrives then takes its turn with what is posted: a proxy that waits for a copy posts nothing. A channel may
+    enter a node by one NIC and leave it by another (`Graph.nics`). Only rings of LL show it: their messages are many.
+    """
+    turn, network = ordered_turn(machine, parameters, call), parameters.network
+    if network.name != MATCHED_BY_PROCESSOR or call.protocol.name != "LL":
+        return turn
+    cost, nics = network.message_cost.LL, system.ring.nics or ((0, 0),)
+    busy: defaultdict[int, float] = defaultdict(float)
+    for came, left in islice(cycle(nics), call.split.channels):
+        busy[came] += network.rendezvous
+        busy[left] += cost
+    limit = network.eager / call.protocol.wire_factor
+    return replace(turn, copied_bytes=limit, copies_s=max(0.0, max(busy.values()) - turn.post_s))
 
 
 def spread_s(system: System, machine: Machine, network: NetworkParameters, call: Call, limit: int) -> float:

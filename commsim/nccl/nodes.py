@@ -15,7 +15,7 @@ from commsim.nccl.graph import discover, joined, of_kind, own_nics
 from commsim.nccl.machine import FABRIC, NIC, UPLINKS, Machine, far_nics, fed_nics, node_rate, survey, within_reach
 from commsim.nccl.messages import MESSAGES
 from commsim.nccl.node_ways import ROUNDING, NodeWays, inside_s
-from commsim.nccl.parameters import Parameters, load_parameters, network_of
+from commsim.nccl.parameters import Parameters, load_parameters, network_of, of_job
 from commsim.nccl.pools import MESHES, described_rate
 from commsim.nccl.protocols import PROTOCOLS
 from commsim.nccl.system import System
@@ -256,7 +256,7 @@ def nodes_of(
     system = joined(systems, comm, version, env)
     kinds, notes, own = list[Kind](), list[str](), list[tuple[int, ...] | None]()
     for topology, searched in zip(comm.kinds, systems, strict=True):
-        mine = parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, env))
+        mine = of_job(parameters or load_parameters(topology.gpu.generation, network_of(comm.topology, env)), env)
         reach, level, unheeded = within_reach(topology, version, env)
         notes += [unheeded] if unheeded else []
         mine_of = of_kind(searched, system, topology.ranks_per_node)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from commsim.document import read_documents, validate
 from commsim.errors import TopologyError
 from commsim.fields import Bandwidth, Bytes, Seconds
+from commsim.nccl.environment import whole
 from commsim.nccl.protocols import LL, Protocol
 from commsim.topology.graph import Topology
 
@@ -29,6 +30,14 @@ ONE_QUEUE_SINCE = (2, 14, 0)
 had a queue, whose slot the host waited for (getNextOp)."""
 
 MATCH_MODE = "FI_CXI_RX_MATCH_MODE"
+
+COPY_LIMIT = "FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD"
+
+MATCHED_BY_PROCESSOR = "slingshot_software"
+"""The network whose messages a processor matches, and copies from where they came to where NCCL reads them."""
+
+_ASKS_FROM = 16 << 10
+"""Bytes from which libfabric asks before it sends, whatever a processor may copy (prov/cxi, CXIP_RDZV_THRESHOLD)."""
 
 MATCHED_BY_NIC = 8
 """Nodes up to which a NIC of Slingshot is taken to match messages where nothing says so: left to it, all_gather and
@@ -242,7 +251,20 @@ def network_of(topology: Topology, env: Mapping[str, str]) -> str:
         return topology.network
     mode = env.get(MATCH_MODE, "").strip().lower()
     by_nic = mode == "hardware" or (mode != "software" and topology.nodes <= MATCHED_BY_NIC)
-    return "slingshot" if by_nic else "slingshot_software"
+    return "slingshot" if by_nic else MATCHED_BY_PROCESSOR
+
+
+def of_job(parameters: Parameters, env: Mapping[str, str]) -> Parameters:
+    """The parameters under a job's variables.
+
+    A processor that matches messages stores one of up to 4 KiB in the memory of a GPU itself, and has a larger one
+    copied by CUDA, which takes longer; FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD moves that limit (prov/cxi, cxip_copy_to_md).
+    """
+    limit = whole(env, COPY_LIMIT)
+    if limit is None or parameters.network.name != MATCHED_BY_PROCESSOR:
+        return parameters
+    network = parameters.network.model_copy(update={"eager": min(limit, _ASKS_FROM)})
+    return parameters.model_copy(update={"network": network})
 
 
 @lru_cache(maxsize=64)

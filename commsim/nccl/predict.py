@@ -29,7 +29,7 @@ from commsim.nccl.machine import Machine, nic_efficiency
 from commsim.nccl.messages import spread_s
 from commsim.nccl.nodes import nodes_of
 from commsim.nccl.operation import SUM, Operation, unknown_to
-from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters
+from commsim.nccl.parameters import MATCH_MODE, MATCHED_BY_NIC, Parameters, of_job
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES, PROTOCOLS, STEPS, Protocol
 from commsim.nccl.tuner import Candidate, candidates, choose, left_out, max_threads
 from commsim.nccl.version import ASSUMED, Version
@@ -161,7 +161,7 @@ class Predictor:
 
     @parameters.setter
     def parameters(self, parameters: Parameters) -> None:
-        self.nodes = self.nodes.with_parameters(parameters)
+        self.nodes = self.nodes.with_parameters(of_job(parameters, self.options.env))
 
     @property
     def machine(self) -> Machine:
