@@ -16,14 +16,10 @@ CONTINUOUS_SINCE: Version = (2, 22, 0)
 MOST_NVLS_HEADS = 32
 """NCCL_MAX_NVLS_ARITY of src/include/device.h (8 before 2.21, when no NVLink domain had more GPUs)."""
 
-_LEAST_TRAFFIC = (((2, 25, 0), 16 << 10), ((2, 29, 0), 32 << 10))
-"""Bytes of traffic under which no channel falls, by the version since when (MinTrafficPerChannel); first 512.
+_LEAST_TRAFFIC = (((2, 23, 0), 16 << 10), ((2, 29, 0), 32 << 10))
+"""Bytes of traffic under which no channel falls, by the version since when (MinTrafficPerChannel); first 512."""
 
-2.23 and 2.24 were not read and are taken as 2.22; 2.29 is placed by 2.29.7, which prints one channel for a broadcast of
-32 KiB.
-"""
-
-_CELLS_SINCE: Version = (2, 25, 0)
+_CELLS_SINCE: Version = (2, 23, 0)
 """From then on a channel's part is cut at that traffic, before at 16 bytes."""
 
 _LL_COUNTS_SINCE: Version = (2, 26, 0)

@@ -188,10 +188,10 @@ class _Search:
 
     def _duplicate(self) -> None:
         """Two half-speed channels for each fast one."""
-        best = self.laying.best
+        best, hopper = self.laying.best, self.view.sm > 80 and self.version >= (2, 16, 5)
         if not best.channels or best.pattern == "NVLS" or best.intra < 25.0:
             return
-        if self.view.sm > 80 and best.intra < 50.0 and best.channels > 4:
+        if hopper and best.intra < 50.0 and (best.channels > 4 or self.version < (2, 18, 3)):
             return
         doubled = min(best.channels * 2, best.most)
         ratio = -(-doubled // best.channels)

@@ -87,7 +87,14 @@ _Tried = tuple[tuple[tuple[float, ...], dict[float, Version]], ...]
 
 _HOPPER: _Tried = (
     ((60.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 6.0, 3.0), {50.0: (2, 19, 0), 11.0: (2, 21, 0)}),
-    ((48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, *_SLOW), {22.0: (2, 19, 0)}),
+    (
+        (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 15.0, 12.0, 6.0, 3.0, *_SLOW),
+        {20.0: (2, 18, 3), 17.5: (2, 18, 3), 22.0: (2, 19, 0)},
+    ),
+)
+_HOPPER_BEFORE_2_18 = (
+    (66.0, 33.0, 24.0, 20.0, 15.0, 12.0, 6.0, 3.0),
+    (48.0, 45.0, 30.0, 24.0, 15.0, 12.0, 6.0, 3.0, *_SLOW),
 )
 _BLACKWELL: _Tried = (
     ((90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 19.0), {18.0: (2, 27, 0), 45.0: (2, 29, 0)}),
@@ -101,14 +108,17 @@ _BLACKWELL: _Tried = (
 
 def speeds(sm: int, inter: bool, version: Version) -> tuple[float, ...]:
     """The speeds tried inside a node, or between nodes, fastest first."""
-    if version < (2, 12, 0):
+    if version < (2, 10, 0):
         return _OLD
     if sm >= 100 and version >= (2, 27 if inter else 25, 0):
         tried, added = _BLACKWELL[inter]
     elif sm >= 90 and version >= (2, 18, 0):
         tried, added = _HOPPER[inter]
-    elif version < (2, 15, 0):
-        return (48.0, 30.0, 24.0, 22.0, *_TAIL, *_SLOW) if inter else (44.0, 30.0, 22.0, *_TAIL)
+    elif sm >= 90 and version >= (2, 16, 5):
+        return _HOPPER_BEFORE_2_18[inter]
+    elif version < (2, 18, 0):
+        between = (48.0, 30.0, *((28.0,) if version >= (2, 15, 0) else ()), 24.0, 22.0, *_TAIL, *_SLOW)
+        return between if inter else (44.0, 30.0, 22.0, *_TAIL)
     else:
         return (48.0, 30.0, 28.0, 24.0, 20.0, *_TAIL, *_SLOW) if inter else (40.0, 30.0, 20.0, *_TAIL)
     return tuple(sorted([*tried, *(gbps for gbps, since in added.items() if version >= since)], reverse=True))
