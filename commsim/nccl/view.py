@@ -49,7 +49,7 @@ _LOCAL_GPU_FIRST_SINCE: Version = (2, 27, 5)
 def nvlink_gbps(topology: Topology, version: Version) -> float:
     """One NVLink in one direction as a version counts it (src/graph/topo.h)."""
     sm = topology.gpu.sm
-    if sm in (70, 75, 80, 87) or sm >= 90 and version < (2, 18, 0):  # which knows no newer ones
+    if sm in (70, 75, 80, 87) or (sm >= 90 and version < (2, 18, 0)):  # which knows no newer ones
         return 21.0 if version < (2, 10, 0) else 22.0 if version < (2, 18, 0) else 20.0
     if sm >= 100 and version >= (2, 25, 0):
         return 40.0 if version < (2, 27, 0) else 40.1
