@@ -18,8 +18,8 @@ SOFTWARE = {"FI_CXI_RX_MATCH_MODE": "software", "NCCL_CROSS_NIC": "1"}
 LIMIT = "FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD"
 
 
-def _model(nodes: int = 8, **env: str) -> Predictor:
-    return Predictor(load_preset("polaris", nodes=nodes), Options((2, 18, 5), {**SOFTWARE, **env}))
+def _model(**env: str) -> Predictor:
+    return Predictor(load_preset("polaris", nodes=8), Options((2, 18, 5), {**SOFTWARE, **env}))
 
 
 def _call(channels: int) -> Call:
