@@ -158,7 +158,7 @@ class _Search:
             now.same = try_same
             if best.channels and budget.over():
                 return
-            if view.sm >= 90 and now.pattern == "BALANCED_TREE":
+            if view.sm >= 90 and self.version >= (2, 18, 3) and now.pattern == "BALANCED_TREE":
                 now.pattern = "TREE"
                 continue
             now.pattern = self.pattern
