@@ -34,7 +34,7 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
         if path.is_dir():
             path = _table_of(path)
         with _opened(path) as raw:
-            path = STDIN if path == DASH else path
+            path = _as_called(path)
             start = raw.read(4096)
             raw.seek(0)
             for magic, name in _PACKED.items():
@@ -54,6 +54,13 @@ STDIN = Path("stdin")
 """What its curves are called after."""
 
 _MOST_STREAMED = 64 << 20
+
+
+def _as_called(path: Path) -> Path:
+    """What the curves of a path are called after: standard input and process substitution have no names."""
+    if path == DASH:
+        return STDIN
+    return Path(f"pipe {path.name}") if path.parent.name == "fd" and path.name.isdigit() else path
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -76,6 +76,39 @@ def _aligned(rows: Sequence[Sequence[str]], left: Container[int], most: int) -> 
     return lines
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers in short.
+
+    >>> ranges([0, 1, 2, 3, 6])
+    '0-3,6'
+    """
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and n == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], n]
+        else:
+            parts.append([n])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Sentences on several lines where the terminal is narrower; whole where nothing says how wide: for scripts.
+
+    Those that begin with ``#`` stay comments, others are indented below their first line; percents are kept whole.
+    """
+    if not get_terminal_size((0, 0)).columns:
+        return list(lines)
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    if line[:2] == "# ":
+        return comment(line[2:])
+    whole = line.replace(" %", "\N{NO-BREAK SPACE}%")
+    parts = wrap(whole, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\N{NO-BREAK SPACE}%", " %") for part in parts] or [line]
+
+
 def comment(text: str) -> list[str]:
     """The text as lines that begin with ``#`` and are at most `width` wide."""
     return wrap(text, width(), initial_indent="# ", subsequent_indent="#   ", break_long_words=False) or ["#"]
