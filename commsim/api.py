@@ -194,8 +194,8 @@ def compare(
 
     A scenario is predicted at the measured sizes. Logs alone say what is predicted, on the machine that they leave or
     that is named by `on`: a preset, or a file of a topology; `nodes` where they do not say how many. With `what_if`,
-    causes are looked for where a curve is not as expected, by simulating them. Raises LogFormatError where a file cannot
-    be read or fits no prediction, or where logs leave several machines.
+    causes are looked for where a curve is not as expected, by simulating them. Raises LogFormatError where a file
+    cannot be read or fits no prediction, or where logs leave several machines.
     """
     from commsim.accuracy.judge import CurveSource, contradicted, judged, pairs, sort_files
     from commsim.accuracy.judge_logs import judge_logs

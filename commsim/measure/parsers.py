@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import stat
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -90,9 +92,7 @@ def _table_of(folder: Path) -> Path:
 
 
 def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
-    first = stream.readline(4096)
-    while first and not first.strip():
-        first = stream.readline(4096)
+    first = next((line for line in islice(_pieces(stream), _HEADER_WITHIN_LINES) if line.strip()), "")
     separator = max(",;\t", key=first.count)
     header = [name.strip().strip('"') for name in first.split(separator)]
     if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
@@ -115,6 +115,11 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     other = _announces_osu(stream)
     stream.seek(0)
     return curves_of((read_osu if other else read_log)(stream, path), path, wanted)
+
+
+def _pieces(stream: TextIO) -> Iterator[str]:
+    """Lines, those that are long in pieces."""
+    return iter(lambda: stream.readline(4096), "")
 
 
 def _announces_osu(stream: TextIO) -> bool:
