@@ -163,9 +163,12 @@ def _row(match: re.Match[str], part: str, number: int, columns: HeaderColumns, c
         return None
     words, redop, root = part.split()[3:], "", None
     if columns.has_redop:
-        redop, *words = words or [""]
-        if not redop.isalpha():
-            return None
+        if words and _NUMBER_WORD.fullmatch(words[0]):
+            redop = ""  # a blank cell: old nccl-tests print no operation where nothing is added
+        else:
+            redop, *words = words or [""]
+            if not redop.isalpha():
+                return None
     if columns.has_root:
         text, *words = words or [""]
         if not re.fullmatch(r"-?\d{1,7}", text):

@@ -165,6 +165,16 @@ def test_the_page_has_the_signs_of_the_table_and_what_none_of_the_causes_is(tmp_
     assert "none of these" in shown
 
 
+def test_wide_characters_of_names_keep_columns_straight_and_pictures_quiet(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    done = compare(written(tmp_path, "机器"), written(tmp_path, "machine"), "--no-what-if", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("  机器 ", "  machine "))]
+    assert [line.index("all_reduce") for line in rows] == [9, 11]  # two characters that take two columns
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 def test_another_gpu_than_asked_for_is_said_first(tmp_path: Path) -> None:
     done = compare(written(tmp_path), "--on", "dgx-a100", "--no-what-if")
     first = done.stdout.splitlines()[0]
