@@ -1,7 +1,7 @@
 """Counts how often `commsim compare LOG`, without a scenario, knows the machine, the ranks and the launch of a log.
 
     python validation/raw_logs.py            the table
-    python validation/raw_logs.py --write    also docs/accuracy-raw-logs.md, with hostile logs (half an hour)
+    python validation/raw_logs.py --write    also docs/accuracy-raw-logs.md, with hostile logs (ten minutes)
 
 Reads `nccl/raw/` and `nccl_debug/` of the shared data beside the checkout, or of COMMSIM_SHARED_DATA: logs as people
 published them. What is true of each is the row of its index (validation/measured, nccl_debug/INDEX.csv), which no
@@ -40,7 +40,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 PAGE = CHECKOUT / "docs" / "accuracy-raw-logs.md"
 RATES_AGREE = 0.01
-MUTANTS = 1_000
+MUTANTS = 400
 
 
 @dataclass(frozen=True)

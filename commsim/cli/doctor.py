@@ -217,6 +217,7 @@ def _run(
     from commsim.doctor.posterior import Observation
     from commsim.doctor.runner import on_testbed, template
     from commsim.report.diagnosis import test_words
+    from commsim.report.tables import fitted
     from commsim.units import format_time
 
     with ExitStack() as stack:
@@ -229,7 +230,8 @@ def _run(
         def told(tests: list[GroupTest]) -> list[float]:
             seconds = measure(tests)
             for test, time in zip(tests, seconds, strict=True):
-                say(f"# {test_words(test, cluster)}: {format_time(time)}", err=quiet)
+                for line in fitted([f"# {test_words(test, cluster)}: {format_time(time)}"]):
+                    say(line, err=quiet)
             keep([*examination.observed, *map(Observation, tests, seconds)])
             return seconds
 

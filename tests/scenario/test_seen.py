@@ -179,7 +179,7 @@ def test_no_rule_where_the_fit_does_not_agree_with_the_log(scenario: Path, monke
     assert measured(sizes | {worst: False}).sizes("all_reduce", build_topology(load_scenarios(scenario)[0])) == (
         sizes | {worst: False}
     )
-    with pytest.raises(InfeasibleError, match="1 gains are predicted at sizes where the fit does not agree with the"):
+    with pytest.raises(InfeasibleError, match="one gain is predicted at sizes where the fit does not agree with the"):
         rules_with(measured(sizes | {worst: False}), scenario, monkeypatch)
 
 
