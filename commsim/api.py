@@ -197,7 +197,7 @@ def compare(
     causes are looked for where a curve is not as expected, by simulating them. Raises LogFormatError where a file
     cannot be read or fits no prediction, or where logs leave several machines.
     """
-    from commsim.accuracy.judge import CurveSource, contradicted, judged, pairs, sort_files
+    from commsim.accuracy.judge import CurveSource, beyond_fit, contradicted, judged, pairs, sort_files
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.measure.parsers import read_measured
 
@@ -212,8 +212,9 @@ def compare(
         sources, curves = sort_files([place, *files])
     if sources:
         paired = pairs(sources, curves)
-        against = [line for source, v in paired for line in contradicted(source, v.comparison.measured)]
-        said = tuple(dict.fromkeys(against))
+        of = [(source, v.comparison.measured) for source, v in paired]
+        against = [line for pair in of for line in contradicted(*pair)]
+        said = tuple(dict.fromkeys([*against, *(line for pair in of for line in beyond_fit(*pair))]))
     else:
         paired, said = judge_logs(curves, machine, lambda question: None, nodes)
     return Compared(tuple(judged(source, verdict, what_if) for source, verdict in paired), said)

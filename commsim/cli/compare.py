@@ -136,7 +136,7 @@ def _paired(
     predictions: list[CurveSource], measured: list[Curve], on: str | None, nodes: int | None
 ) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
     """The verdicts, and what is said before them: contradictions, and of logs alone the machine and what was taken."""
-    from commsim.accuracy.judge import contradicted, pairs
+    from commsim.accuracy.judge import beyond_fit, contradicted, pairs
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.cli.which_machine import ask
 
@@ -148,7 +148,8 @@ def _paired(
         for source, verdict in paired
         for line in contradicted(source, verdict.comparison.measured)
     ]
-    return paired, tuple(dict.fromkeys(against))
+    unseen = [line for source, verdict in paired for line in beyond_fit(source, verdict.comparison.measured)]
+    return paired, tuple(dict.fromkeys([*against, *unseen]))
 
 
 def _failing(words: str | None) -> set[str]:

@@ -217,6 +217,14 @@ def test_a_calibration_of_another_machine_is_told(scenario: Path, tmp_path: Path
     other = CliRunner().invoke(app, [*run, "topology.preset=dgx-a100"], catch_exceptions=False)
     assert "another machine" not in same.stderr
     assert "params.yaml was fitted to another machine (gpu H100 SXM5, here A100 SXM4)" in other.stderr
+    told = "params.yaml was fitted to another machine (gpu H100 SXM5, here A100 SXM4)"
+    why = ["explain", str(scenario), f"params={params}", "--no-what-if"]
+    assert "fitted to" not in CliRunner().invoke(app, why, catch_exceptions=False).stderr
+    assert told in CliRunner().invoke(app, [*why, "topology.preset=dgx-a100"], catch_exceptions=False).stderr
+    fitted = tmp_path / "fitted.yaml"
+    fitted.write_text(SCENARIO.replace("hgx-h100", "dgx-a100") + f"params: {params}\n")
+    compare = ["compare", str(fitted), str(tmp_path / "all_reduce.csv"), "--no-what-if", "--no-plot"]
+    assert CliRunner().invoke(app, compare, catch_exceptions=False).stdout.startswith(f"# {told}")
     here = build_topology(load_scenarios(scenario)[0])
     old = Validity("p.yaml", CALLS, "", None, None, {"topology": "dgx-a100"})
     assert "(topology dgx-a100, here hgx-h100)" in old.other_machine(here)
