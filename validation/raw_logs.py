@@ -40,7 +40,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 PAGE = CHECKOUT / "docs" / "accuracy-raw-logs.md"
 RATES_AGREE = 0.01
-MUTANTS = 400
+MUTANTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def hostile_files(count: int) -> list[Hostile]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return [
-            log_hostile.of_logs(logs, count // 2, folder / "logs"),
+            log_hostile.of_logs(logs, count // 4, folder / "logs"),
             log_hostile.of_tables(logs, count, folder / "tables"),
             *log_hostile.of_doctor(logs, count, folder / "doctor"),
             log_hostile.of_floods(logs[0], folder / "floods"),

@@ -36,7 +36,7 @@ def of_tables(logs: Sequence[Path], count: int, folder: Path) -> Hostile:
     """So many mutants of tables of times, each on a machine that is named."""
     tables = [_as_table(log) for log in logs]
     sound = [text for text in tables if text.count(b"\n") > 3]
-    files = ((data, []) for data in _mutants_of(sound, count))
+    files: Iterator[tuple[bytes | Path, list[Path]]] = ((data, []) for data in _mutants_of(sound, count))
     return alone(
         "tables, `compare --on`", files, folder, lambda p, drawn: compared(p, drawn, "hgx-h100"), "all_reduce.csv"
     )
