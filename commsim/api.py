@@ -184,16 +184,20 @@ def topologies() -> Machines:
 
 
 def compare(
-    prediction: Result | str | Path, *measured: str | Path, what_if: bool = True, on: str | None = None
+    prediction: Result | str | Path,
+    *measured: str | Path,
+    what_if: bool = True,
+    on: str | None = None,
+    nodes: int | None = None,
 ) -> Compared:
     """Whether measured curves are as they should be: a result or a scenario against logs, tables or run folders.
 
     A scenario is predicted at the measured sizes. Logs alone say what is predicted, on the machine that they leave or
-    that is named by `on`: a preset, or a file of a topology. With `what_if`, causes are looked for where a curve is not
-    as expected, by simulating them. Raises LogFormatError where a file cannot be read or fits no prediction, or where
-    logs leave several machines.
+    that is named by `on`: a preset, or a file of a topology; `nodes` where they do not say how many. With `what_if`,
+    causes are looked for where a curve is not as expected, by simulating them. Raises LogFormatError where a file
+    cannot be read or fits no prediction, or where logs leave several machines.
     """
-    from commsim.accuracy.judge import CurveSource, contradicted, judged, pairs, sort_files
+    from commsim.accuracy.judge import CurveSource, beyond_fit, contradicted, judged, pairs, sort_files
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.measure.parsers import read_measured
 
@@ -208,10 +212,11 @@ def compare(
         sources, curves = sort_files([place, *files])
     if sources:
         paired = pairs(sources, curves)
-        against = [line for source, v in paired for line in contradicted(source, v.comparison.measured)]
-        said = tuple(dict.fromkeys(against))
+        of = [(source, v.comparison.measured) for source, v in paired]
+        against = [line for pair in of for line in contradicted(*pair)]
+        said = tuple(dict.fromkeys([*against, *(line for pair in of for line in beyond_fit(*pair))]))
     else:
-        paired, said = judge_logs(curves, machine, lambda question: None)
+        paired, said = judge_logs(curves, machine, lambda question: None, nodes)
     return Compared(tuple(judged(source, verdict, what_if) for source, verdict in paired), said)
 
 

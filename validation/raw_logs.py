@@ -1,7 +1,7 @@
 """Counts how often `commsim compare LOG`, without a scenario, knows the machine, the ranks and the launch of a log.
 
     python validation/raw_logs.py            the table
-    python validation/raw_logs.py --write    also docs/accuracy-raw-logs.md
+    python validation/raw_logs.py --write    also docs/accuracy-raw-logs.md, with hostile logs (ten minutes)
 
 Reads `nccl/raw/` and `nccl_debug/` of the shared data beside the checkout, or of COMMSIM_SHARED_DATA: logs as people
 published them. What is true of each is the row of its index (validation/measured, nccl_debug/INDEX.csv), which no
@@ -14,6 +14,7 @@ import csv
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,17 @@ from commsim.measure.records import Curve
 from commsim.scenario.setting import build_topology
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset
+from study import log_hostile
 from study.case import Case
 from study.cases import load_cases
+from study.dump_hostile import Hostile
 from study.words import words_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("COMMSIM_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 PAGE = CHECKOUT / "docs" / "accuracy-raw-logs.md"
 RATES_AGREE = 0.01
+MUTANTS = 1_000
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,20 @@ def _place(question: Question, truth: Truth) -> int | None:
     return None
 
 
-def page(rows: Sequence[Said]) -> str:
+def hostile_files(count: int) -> list[Hostile]:
+    """What becomes of so many mutants of each kind, and of floods."""
+    logs = sorted((SHARED / "nccl" / "raw").glob("*.log"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return [
+            log_hostile.of_logs(logs, count // 4, folder / "logs"),
+            log_hostile.of_tables(logs, count, folder / "tables"),
+            *log_hostile.of_doctor(logs, count, folder / "doctor"),
+            log_hostile.of_floods(logs[0], folder / "floods"),
+        ]
+
+
+def page(rows: Sequence[Said], hostile: Sequence[Hostile]) -> str:
     """The page of the documentation."""
     return f"""# What a raw log tells
 
@@ -178,7 +195,28 @@ predicted times are; a dash where its index does not name one that a preset coul
 
 | log | said | machine, or the first candidate, or why not | at place | wrong |
 |---|---|---|--:|---|
-{"".join(_row(said) for said in rows)}"""
+{"".join(_row(said) for said in rows)}
+{hostile_table(hostile)}"""
+
+
+def hostile_table(rows: Sequence[Hostile]) -> str:
+    """The section on files that were damaged on purpose."""
+    lines = [
+        "## Hostile logs",
+        "",
+        f"{sum(row.files for row in rows):,} files: mutants of the logs above, of tables and of files for the doctor, "
+        "and floods: long, deep, or thousands of tables. A file is refused with a message (exit 2) or answered with "
+        "what is left of it; *failed* is anything else. Seconds are of the processor.",
+        "",
+        "| files | n | refused | answered | failed | slowest (s) | memory at most (MiB) |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {row.kind} | {row.files:,} | {row.refused:,} | {row.answered:,} | {row.failed} | {row.longest_s:.1f} | "
+        f"{row.peak_mib} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _row(said: Said) -> str:
@@ -199,10 +237,11 @@ def summary(rows: Sequence[Said]) -> str:
 
 def main(words: Iterable[str]) -> int:
     """Prints the table, and writes the page where asked to."""
+    write = "--write" in words
     rows = [said_of(path, truth) for path, truth in raw_logs()]
-    text = page(rows)
+    text = page(rows, hostile_files(MUTANTS if write else MUTANTS // 100))
     print(text)
-    if "--write" in words:
+    if write:
         write_atomically(PAGE, text)
     return 0
 

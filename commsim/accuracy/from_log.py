@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from commsim.measure.records import Curve
 from commsim.nccl.job_notes import NO_VERSION
 from commsim.nccl.version import format_version
 from commsim.scenario.load import check_document
-from commsim.topology.presets import described, preset, preset_names
+from commsim.topology.presets import Preset, described, preset, preset_names
 
 _WINDOWS_SINCE = (2, 27, 0)  # symmetric memory
 
@@ -60,10 +60,9 @@ def named_machine(on: str, facts: LogFacts) -> LogMachine:
         return _imported(path, facts)
     else:
         return _unknown(on)
+    facts = _with_ranks(facts, figures)
     shape = shape_on(figures, facts)
     if shape is None:
-        if facts.ranks is None:
-            raise LogFormatError("the log does not say on how many ranks it ran; expected a scenario that does")
         each = f"{facts.ranks_per_node} on a host" if facts.ranks_per_node else "no hosts named"
         nics = "" if figures.nics_per_node else " and no NIC that joins several"
         raise LogFormatError(
@@ -74,6 +73,23 @@ def named_machine(on: str, facts: LogFacts) -> LogMachine:
         block | {"nodes": shape.nodes, "gpus_per_node": shape.gpus_per_node},
         (f"machine: {on}, as asked for, {shape.words}", *facts.derived),
     )
+
+
+def _with_ranks(facts: LogFacts, machine: Preset) -> LogFacts:
+    """The facts; of a log that names no ranks, all GPUs of the nodes of a machine, said so.
+
+    Raises LogFormatError where the machine joins nodes, and nobody says how many.
+    """
+    if facts.ranks is not None:
+        return facts
+    if facts.nodes is None and machine.nics_per_node:
+        raise LogFormatError(
+            f"the log does not say on how many ranks it ran; expected the nodes of {machine.name} (-n), all of whose "
+            "GPUs are then taken, or a scenario in place of --on"
+        )
+    nodes, each = facts.nodes or 1, facts.ranks_per_node or machine.gpus_per_node
+    taken = f"taken: the log names no ranks: all GPUs of {nodes} node{'s' * (nodes > 1)}"
+    return replace(facts, ranks=nodes * each, nodes=nodes, ranks_per_node=each, derived=(*facts.derived, taken))
 
 
 def _unknown(on: str) -> LogMachine:

@@ -98,6 +98,16 @@ def contradicted(source: CurveSource, curve: Curve) -> tuple[str, ...]:
     return () if source.scenario is None else tuple(contradictions(source.scenario, curve))
 
 
+def beyond_fit(source: CurveSource, curve: Curve) -> tuple[str, ...]:
+    """What of a curve the fitted parameters that predict it have not seen."""
+    if source.scenario is None:
+        return ()
+    from commsim.scenario import seen
+    from commsim.scenario.setting import build_topology
+
+    return tuple(seen.beyond_fit(source.scenario, curve.collective, build_topology(source.scenario)))
+
+
 def _other_machine(source: CurveSource, curve: Curve) -> str:
     from commsim.accuracy.contradictions import other_machine
 

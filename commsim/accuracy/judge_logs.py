@@ -14,14 +14,14 @@ from commsim.measure.records import Curve
 
 
 def judge_logs(
-    curves: Sequence[Curve], on: str | None, ask: Ask
+    curves: Sequence[Curve], on: str | None, ask: Ask, nodes: int | None = None
 ) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
     """Every curve with what predicts it and its verdict, and sentences that come before.
 
-    `on` names the machine; where it is None and a log does not settle it, `ask` does. Raises LogFormatError where that
-    fails.
+    `on` names the machine; where it is None and a log does not settle it, `ask` does. `nodes`: of the logs, where they
+    do not say. Raises LogFormatError where that fails.
     """
-    machines = machines_for(curves, on, ask)
+    machines = machines_for(curves, on, ask, nodes)
     several = len({machine.said for machine in machines}) > 1
     paired: list[tuple[CurveSource, Verdict]] = []
     said: list[str] = []

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from commsim.errors import LogFormatError
 from commsim.measure.records import Curve
 from commsim.nccl.environment import MODELLED_ENV
 from commsim.nccl.version import Version, parse_version
@@ -46,6 +47,21 @@ class LogFacts:
     def one_node(self) -> bool:
         """Whether the log says that its ranks are on one host."""
         return self.nodes == 1
+
+
+def on_nodes(facts: LogFacts, nodes: int | None) -> LogFacts:
+    """The facts with the nodes that a person states; LogFormatError where the log names others.
+
+    Of a log that does not say how many ranks it had, the machine must: `ranks_per_node` stays None.
+    """
+    if nodes is None:
+        return facts
+    if facts.nodes is not None and facts.nodes != nodes:
+        raise LogFormatError(f"found {nodes} nodes (-n), but the log is of {facts.nodes}")
+    if facts.ranks is not None and facts.ranks % nodes:
+        raise LogFormatError(f"found {nodes} nodes (-n), over which the {facts.ranks} ranks of the log are not even")
+    each = facts.ranks_per_node if facts.ranks is None else facts.ranks // nodes
+    return replace(facts, nodes=nodes, ranks_per_node=each)
 
 
 def facts_of(curve: Curve) -> LogFacts:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from commsim.accuracy.from_log import LogMachine, closeness, machine_of, named_machine, only_machine
-from commsim.accuracy.log_facts import LogFacts, facts_of
+from commsim.accuracy.log_facts import LogFacts, facts_of, on_nodes
 from commsim.accuracy.log_machine import LikelyMachine, candidates, closest, fillers
 from commsim.errors import LogFormatError
 from commsim.measure.records import Curve
@@ -59,14 +60,15 @@ class Question:
         return LogFormatError("\n".join(lines))
 
 
-def machines_for(curves: Sequence[Curve], on: str | None, ask: Ask) -> list[LogMachine]:
+def machines_for(curves: Sequence[Curve], on: str | None, ask: Ask, nodes: int | None = None) -> list[LogMachine]:
     """The machine of every curve: as named, as its log or another log of the same GPUs settles it, or as asked.
 
-    Raises LogFormatError where no preset fits a log, or where nobody answers.
+    `nodes`: how many every log is of, where it does not say. Raises LogFormatError where no preset fits a log, or where
+    nobody answers.
     """
-    facts = [facts_of(curve) for curve in curves]
+    facts = [_stated(curve, nodes) for curve in curves]
     if on is not None:
-        return [named_machine(on, each) for each in facts]
+        return [_named(on, curve, each) for curve, each in zip(curves, facts, strict=True)]
     choices = [_choices(curve, each) for curve, each in zip(curves, facts, strict=True)]
     settled = [only_machine(*pair) for pair in zip(choices, facts, strict=True)]
     of_gpu = {each.gpu: c for each, c in zip(facts, settled, strict=True) if c is not None and c.nodes > 1}
@@ -89,6 +91,25 @@ def machines_for(curves: Sequence[Curve], on: str | None, ask: Ask) -> list[LogM
     return machines
 
 
+def _stated(curve: Curve, nodes: int | None) -> LogFacts:
+    with _of(curve):
+        return on_nodes(facts_of(curve), nodes)
+
+
+def _named(on: str, curve: Curve, facts: LogFacts) -> LogMachine:
+    with _of(curve):
+        return named_machine(on, facts)
+
+
+@contextmanager
+def _of(curve: Curve) -> Iterator[None]:
+    """Says of which log a fault is."""
+    try:
+        yield
+    except LogFormatError as error:
+        raise LogFormatError(f"{curve.source or curve.name}: {error}") from None
+
+
 def _choices(curve: Curve, facts: LogFacts) -> list[LikelyMachine]:
     """Candidates of a log; LogFormatError where its ranks and GPUs are of a kind that no preset is."""
     if facts.shared_gpus:
@@ -109,7 +130,8 @@ def question(curve: Curve, facts: LogFacts, choices: Sequence[LikelyMachine]) ->
         )
     if facts.ranks is None and not choices:
         raise LogFormatError(
-            f"{curve.source}: the log names no GPU and no number of ranks; expected a scenario beside it"
+            f"{curve.source}: the log names no GPU and no number of ranks; expected its machine (--on MACHINE, which "
+            "commsim topo list shows) and nodes (-n), or a scenario beside it"
         )
     why = _why(facts, choices)
     ranked = [(c, closeness(c, curve)) for c in choices or fillers(facts)]

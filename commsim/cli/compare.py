@@ -41,6 +41,10 @@ def compare(
             "saved `nvidia-smi topo -m` (default: as the logs name it).",
         ),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", "-n", min=1, help="Without a prediction: nodes of logs that do not say how many."),
+    ] = None,
     json_output: Json = False,
     parse_only: Annotated[
         bool, typer.Option("--parse-only", help="Only read the measured files and show what is in them.")
@@ -86,7 +90,9 @@ def compare(
     predictions, measured = sort_files(_paths(files))
     if predictions and on is not None:
         raise typer.BadParameter("found it beside a prediction, which names its machine", param_hint="--on")
-    paired, said = _paired(predictions, measured, on)
+    if predictions and nodes is not None:
+        raise typer.BadParameter("found it beside a prediction, which says how many", param_hint="--nodes")
+    paired, said = _paired(predictions, measured, on, nodes)
     with stages_bar(json_output) as show:
         results = [
             judged(p, verdict, what_if, partial(show, f"causes of {verdict.comparison.measured.name}"))
@@ -127,22 +133,23 @@ def compare(
 
 
 def _paired(
-    predictions: list[CurveSource], measured: list[Curve], on: str | None
+    predictions: list[CurveSource], measured: list[Curve], on: str | None, nodes: int | None
 ) -> tuple[list[tuple[CurveSource, Verdict]], tuple[str, ...]]:
     """The verdicts, and what is said before them: contradictions, and of logs alone the machine and what was taken."""
-    from commsim.accuracy.judge import contradicted, pairs
+    from commsim.accuracy.judge import beyond_fit, contradicted, pairs
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.cli.which_machine import ask
 
     if not predictions:
-        return judge_logs(measured, on, ask)
+        return judge_logs(measured, on, ask, nodes)
     paired = pairs(predictions, measured)
     against = [
         f"{verdict.comparison.measured.name} contradicts {verdict.comparison.predicted.name}: {line}"
         for source, verdict in paired
         for line in contradicted(source, verdict.comparison.measured)
     ]
-    return paired, tuple(dict.fromkeys(against))
+    unseen = [line for source, verdict in paired for line in beyond_fit(source, verdict.comparison.measured)]
+    return paired, tuple(dict.fromkeys([*against, *unseen]))
 
 
 def _failing(words: str | None) -> set[str]:
@@ -161,17 +168,17 @@ VERDICTS = ("slower", "faster", "wrong", "unjudged")
 def _say(compared: Compared, predictions: list[CurveSource], asked: bool, raw: bool) -> None:
     """Prints what comes first, the answers, then the tables; of several logs without a scenario one table."""
     from commsim.report.several_logs import logs_table, overall
+    from commsim.report.tables import fitted
     from commsim.report.verdict import verdict_table
     from commsim.scenario.fit import known_of
 
-    for line in compared.said:
-        typer.echo(f"# {line}")
-    for known in dict.fromkeys(known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured):
-        typer.echo(f"# {known}")
+    known = (known_of(s).words() for p in predictions if (s := p.scenario) and s.library.measured)
+    for line in fitted(f"# {said}" for said in (*compared.said, *dict.fromkeys(known))):
+        typer.echo(line)
     if not asked and len(compared.verdicts) > 1:
         say_verdict(overall([verdict for verdict, _ in compared.verdicts]))
-    for line in (*compared.answer, *compared.tests):
-        say_verdict(line)
+    for answer in (*compared.answer, *compared.tests):
+        say_verdict("\n".join(fitted([answer])))
     if not asked and len(compared.verdicts) > 1:
         say_verdict(logs_table([verdict for verdict, _ in compared.verdicts]), nl=False)
         typer.echo("# every size: --json, --html FILE, --out FOLDER, or one log at a time")

@@ -217,6 +217,7 @@ def _run(
     from commsim.doctor.posterior import Observation
     from commsim.doctor.runner import on_testbed, template
     from commsim.report.diagnosis import test_words
+    from commsim.report.tables import fitted
     from commsim.units import format_time
 
     with ExitStack() as stack:
@@ -229,7 +230,8 @@ def _run(
         def told(tests: list[GroupTest]) -> list[float]:
             seconds = measure(tests)
             for test, time in zip(tests, seconds, strict=True):
-                say(f"# {test_words(test, cluster)}: {format_time(time)}", err=quiet)
+                for line in fitted([f"# {test_words(test, cluster)}: {format_time(time)}"]):
+                    say(line, err=quiet)
             keep([*examination.observed, *map(Observation, tests, seconds)])
             return seconds
 
@@ -263,23 +265,27 @@ def _plan(folder: Path, diagnosis: Diagnosis, cluster: HostCluster, launcher: st
     return [write_atomically(folder / name, text) for name, text in files.items()]
 
 
+_HOSTFILE = "a line for each rank, the hosts in this order; --plan FOLDER writes it with the command"
+
+
 def _say(diagnosis: Diagnosis, cluster: HostCluster, launcher: str, unknown: list[str], written: list[Path]) -> None:
     import shlex
 
     from commsim.doctor.script import command
     from commsim.report.diagnosis import diagnosis_lines, test_words
+    from commsim.report.tables import fitted
 
     answer, *lines = diagnosis_lines(diagnosis)
     verdict(answer)
-    for line in [*([f"# nothing says it, so assumed: {', '.join(unknown)}"] if unknown else []), *lines]:
+    for line in [*fitted([f"# nothing says it, so assumed: {', '.join(unknown)}"] if unknown else []), *lines]:
         say(line)
     for choice in diagnosis.following:
         bits = f" (tells {choice.bits:.2f} bits)" if choice.bits else ""
-        say(f"next test{bits}: {test_words(choice.test, cluster)}")
+        say("\n".join(fitted([f"next test{bits}: {test_words(choice.test, cluster)}"])))
         if cluster.gpus > 1:
             made = command(choice.test, cluster, launcher, "HOSTFILE")  # type: ignore[arg-type]
             say(f"  {shlex.join(made.words)}")
     if diagnosis.following and cluster.gpus > 1:
-        say("  HOSTFILE: a line for each rank, the hosts in this order; --plan FOLDER writes it with the command")
+        say("\n".join(fitted([f"  HOSTFILE: {_HOSTFILE}"])))
     for path in written:
         aside(f"# wrote {path}")

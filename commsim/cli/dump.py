@@ -128,17 +128,17 @@ _MOST_SENTENCES = 6
 def _say(found: JobDiagnosis, written: list[Path]) -> None:
     """Prints the answer, what limits it, then the tables."""
     from commsim.report.dumps import dump_tables
+    from commsim.report.tables import fitted
 
     replayed = found.replayed is not None
     answer = found.answer[:-1] if replayed else found.answer
-    for line in answer[:_MOST_SENTENCES]:
-        say(line)
+    lines = list(answer[:_MOST_SENTENCES])
     if len(answer) > _MOST_SENTENCES:
-        say(f"And {len(answer) - _MOST_SENTENCES} more findings (--json has all).")
+        lines.append(f"And {len(answer) - _MOST_SENTENCES} more findings (--json has all).")
     if replayed:
-        say(found.answer[-1])
-    for note in found.notes:
-        say(f"# {note}")
+        lines.append(found.answer[-1])
+    for line in fitted([*lines, *(f"# {note}" for note in found.notes)]):
+        say(line)
     if text := dump_tables(found):
         say("\n" + text, nl=False)
     for path in written:

@@ -70,6 +70,8 @@ def explain(
         with tracking(json_output) as progress:
             predicted = run(_at_ends(one) if json_output and not (saved and saved.is_file()) else one, progress)
             reasons = why(predicted, progress, sizes, what_if)
+        for warning in dict.fromkeys(_unseen(one)):
+            typer.echo(f"warning: {warning}", err=True)
         if saved is not None and not overrides and (warning := _difference(predicted, saved)):
             typer.echo(f"warning: {warning}", err=True)
         if json_output:
@@ -78,6 +80,14 @@ def explain(
             typer.echo(text(predicted, reasons, command), nl=False)
     if json_output:
         print_json({"results": documents})
+
+
+def _unseen(ready: Prepared) -> list[str]:
+    """What of a scenario its fitted parameters have not seen."""
+    from commsim.scenario.seen import beyond_fit
+
+    works = ready.scenario.collectives
+    return [line for work in works for line in beyond_fit(ready.scenario, work.collective, ready.topology)]
 
 
 def _scenario_of(name: str) -> Path:

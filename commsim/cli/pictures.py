@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commsim.cli.say import aside
 from commsim.errors import CommsimError
 from commsim.files import write_atomically
 
@@ -29,4 +30,8 @@ def write_picture(file: Path, figure: Figure) -> Path:
 
 def write_both(stem: Path, figure: Figure) -> list[Path]:
     """Write a figure as ``stem``.png and .svg."""
+    from commsim.report.fonts import lend_fonts
+
+    if lacking := lend_fonts(figure):
+        aside(f"# pictures have boxes for {lacking}: no installed font has such characters")
     return [write_picture(stem.with_name(f"{stem.name}.{form}"), figure) for form in ("png", "svg")]

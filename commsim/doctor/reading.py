@@ -221,7 +221,10 @@ def _spec_of(path: Path, line: int, ranks: dict[int, tuple[int, str, int]], mark
         scope = "across"
     devices = tuple(sorted({device for *_, device in places}))
     words = {"hosts": list(hosts), "scope": scope, "gpus": list(devices), "time": "1 s"}
-    return MeasurementSpec.model_validate(words)
+    try:
+        return MeasurementSpec.model_validate(words)
+    except ValidationError as error:
+        raise_faults([Fault(str(path), line, 1, "", _reason(error))], LogFormatError)
 
 
 def _csv_results(path: Path) -> Iterable[tuple[str, int, MeasurementSpec]]:
@@ -250,16 +253,18 @@ def _csv_results(path: Path) -> Iterable[tuple[str, int, MeasurementSpec]]:
                     words[key] = f"{value} {unit}"
             yield str(path), row.line, MeasurementSpec.model_validate(words)
         except (CommsimError, ValueError) as error:
-            text = (
-                error.errors()[0]["msg"].removeprefix("Value error, ")
-                if isinstance(error, ValidationError)
-                else str(error)
-            )
-            faults.append(Fault(str(path), row.line, 1, "", text))
+            faults.append(Fault(str(path), row.line, 1, "", _reason(error)))
             if len(faults) == 24:
                 break
     if faults:
         raise_faults(faults, LogFormatError)
+
+
+def _reason(error: Exception) -> str:
+    """Why a result was refused."""
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"].removeprefix("Value error, ")
+    return str(error)
 
 
 def written(observed: Sequence[Observation], cluster: HostCluster, machine: str | None) -> str:

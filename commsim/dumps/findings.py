@@ -165,8 +165,14 @@ def _mismatch(matches: Sequence[Match]) -> list[DumpFinding]:
     for at, match in enumerate(matches):
         kinds = Counter(_signature(call) for call in match.calls.values())
         if len(kinds) > 1:
-            common = kinds.most_common(1)[0][0]
-            tie = list(kinds.values()).count(kinds[common]) > 1
+            most = max(kinds.values())
+            tied = [signature for signature, count in kinds.items() if count == most]
+            # Where as many ranks do one thing as another, the odd ones give a call what none has given it before.
+            before = {_signature(call) for earlier in matches[:at] for call in earlier.calls.values()}
+            alike = len({operation for operation, _, _ in tied}) == 1
+            known = [signature for signature in tied if alike and signature in before]
+            common = known[0] if len(known) == 1 else tied[0]
+            tie = len(tied) > 1 and len(known) != 1
             other = [rank for rank, call in match.calls.items() if _signature(call) != common]
             return [_different(matches[at:], match, other, common, tie)]
     return []

@@ -33,6 +33,8 @@ class UnknownKindError(LogFormatError):
 def dumps_of(paths: Sequence[Path], progress: Callable[[int], None] = lambda count: None) -> list[Dump]:
     """The dumps of files and of those in folders, where other files may lie; LogFormatError with every one that cannot
     be read."""
+    if not paths:
+        raise LogFormatError(f"found no file, expected {KINDS}")
     dumps: list[Dump] = []
     others: list[str] = []
     given = set(paths)

@@ -43,7 +43,7 @@ _CONDITIONS = (
     "in_place_only",
     "old_convention",
 )
-_ROW_LIMIT = 500_000
+_ROW_LIMIT = 100_000
 _FAULT_LIMIT = 20  # rows: a screen
 _MISSING = ("", "nan", "n/a", "na", "none", "null", "-")
 """What tables of other people hold where nothing was measured."""
@@ -232,7 +232,7 @@ def csv_records(stream: TextIO, path: Path, separator: str = ",") -> Iterator[Cs
         header = [name.strip() for name in next(lines, [])]
         for count, fields in enumerate(lines, start=1):
             if count > _ROW_LIMIT:
-                raise error(path, reader.line_num, f"more than {_ROW_LIMIT} rows; expected the table of one log")
+                raise error(path, reader.line_num, f"more than {_ROW_LIMIT:,} rows; expected the table of one log")
             if len(fields) > len(header):
                 raise error(path, reader.line_num, f"more fields than the {len(header)} columns of the header")
             yield CsvRecord(path, reader.line_num, header, fields)

@@ -23,7 +23,7 @@ from commsim.nccl.version import format_version
 
 _DOCUMENT_LIMIT = 64 * 2**20
 _LINE_LIMIT = 1 << 20
-_ROW_LIMIT = 2_000_000
+_ROW_LIMIT = 500_000
 _TYPES = {"f32": "float", "float32": "float"}
 
 
@@ -125,7 +125,7 @@ def _inspector(stream: TextIO, path: Path) -> list[LogTable]:
         table.rows.append(row)
         total += 1
         if total > _ROW_LIMIT:
-            raise error(path, number, f"more than {_ROW_LIMIT} calls; cut the file")
+            raise error(path, number, f"more than {_ROW_LIMIT:,} calls; cut the file")
     if not tables:
         raise error(path, 1, f"no line of NCCL's inspector can be read ({skipped} skipped)")
     first, *others = tables.values()

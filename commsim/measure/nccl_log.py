@@ -19,7 +19,9 @@ from commsim.measure.rows import ITEMSIZE, NOTHING, Group, LogTable, TableRow, g
 
 _LINE_LIMIT = 16_384  # characters; longer lines are no table rows
 _HEADER_WITHIN = 64 * 2**20  # characters: a log whose table starts later than this is taken for something else
-_ROW_LIMIT = 500_000
+_LINES_BEFORE = 1_000_000  # lines without a table
+_ROW_LIMIT = 100_000
+_TABLE_LIMIT = 1024
 _MOST_WRONG = 2.0**63
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -55,9 +57,13 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
         binary, debug = binary or "\0" in line, debug or "NCCL INFO" in line
         if not tables and characters > _HEADER_WITHIN:
             raise error(path, number, "no header line (size count type ... time algbw busbw) in the first 64 MiB")
+        if not tables and number > _LINES_BEFORE:
+            raise error(path, number, f"no header line (size count type ...) in the first {_LINES_BEFORE:,} lines")
         if "algbw" in line and _HEADER.search(line):
             columns = read_header(line)
             tables.append(_table(run, number, columns))
+            if len(tables) > _TABLE_LIMIT:
+                raise error(path, number, f"more than {_TABLE_LIMIT:,} tables; expected the log of some tests")
             continue
         if not tables or columns is None:
             if _ROW.search(line):
@@ -72,7 +78,7 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
         tables[-1].skipped_lines += skipped
         total += len(rows)
         if total > _ROW_LIMIT:
-            raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
+            raise error(path, number, f"more than {_ROW_LIMIT:,} rows; expected the log of one test")
         if not rows and not skipped:
             run.listen(line)
             match = _FAILURE.search(line)
@@ -157,9 +163,12 @@ def _row(match: re.Match[str], part: str, number: int, columns: HeaderColumns, c
         return None
     words, redop, root = part.split()[3:], "", None
     if columns.has_redop:
-        redop, *words = words or [""]
-        if not redop.isalpha():
-            return None
+        if words and _NUMBER_WORD.fullmatch(words[0]):
+            redop = ""  # a blank cell: old nccl-tests print no operation where nothing is added
+        else:
+            redop, *words = words or [""]
+            if not redop.isalpha():
+                return None
     if columns.has_root:
         text, *words = words or [""]
         if not re.fullmatch(r"-?\d{1,7}", text):

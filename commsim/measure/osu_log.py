@@ -19,7 +19,7 @@ from commsim.measure.records import collective_name
 from commsim.measure.rows import NOTHING, Group, LogTable, TableRow, group_is_sound
 
 _LINE_LIMIT = 16_384
-_ROW_LIMIT = 500_000
+_ROW_LIMIT = 100_000
 _TITLE = re.compile(r"#?\s*OSU\s+(?:MPI|NCCL|XCCL)(?:-\w+)?\s+([\w -]+?)\s+(?:Latency|Bandwidth|Test)\b")
 _HEADER = re.compile(r"#\s*Size\s+(Avg Latency|Latency|Bandwidth)\s*\((us|MB/s)\)", re.IGNORECASE)
 _ROW = re.compile(r"\s*(\d{1,18})\s+(\d{1,12}(?:\.\d+)?)\b(.*)")
@@ -61,7 +61,7 @@ def read_osu(stream: TextIO, path: Path) -> list[LogTable]:
             elif re.match(r"\s*(?:COMMS-RES\S*\s+)?\d+\s+[\d.]", line):
                 tables[-1].skipped_lines += 1
             if total > _ROW_LIMIT:
-                raise error(path, number, f"more than {_ROW_LIMIT} rows; expected the log of one test")
+                raise error(path, number, f"more than {_ROW_LIMIT:,} rows; expected the log of one test")
     if not any(row.size > 0 for table in tables for row in table.rows):
         raise error(path, tables[0].line if tables else 1, "a table without rows")
     return tables

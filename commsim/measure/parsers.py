@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import stat
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -34,7 +36,7 @@ def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | N
         if path.is_dir():
             path = _table_of(path)
         with _opened(path) as raw:
-            path = STDIN if path == DASH else path
+            path = _as_called(path)
             start = raw.read(4096)
             raw.seek(0)
             for magic, name in _PACKED.items():
@@ -54,6 +56,13 @@ STDIN = Path("stdin")
 """What its curves are called after."""
 
 _MOST_STREAMED = 64 << 20
+
+
+def _as_called(path: Path) -> Path:
+    """What the curves of a path are called after: standard input and process substitution have no names."""
+    if path == DASH:
+        return STDIN
+    return Path(f"pipe {path.name}") if path.parent.name == "fd" and path.name.isdigit() else path
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -83,9 +92,7 @@ def _table_of(folder: Path) -> Path:
 
 
 def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
-    first = stream.readline(4096)
-    while first and not first.strip():
-        first = stream.readline(4096)
+    first = next((line for line in islice(_pieces(stream), _HEADER_WITHIN_LINES) if line.strip()), "")
     separator = max(",;\t", key=first.count)
     header = [name.strip().strip('"') for name in first.split(separator)]
     if set(RESULT_COLUMNS[:4]) | {"time_us"} <= set(header):
@@ -108,6 +115,11 @@ def _read(stream: TextIO, path: Path, wanted: Wanted) -> list[Curve]:
     other = _announces_osu(stream)
     stream.seek(0)
     return curves_of((read_osu if other else read_log)(stream, path), path, wanted)
+
+
+def _pieces(stream: TextIO) -> Iterator[str]:
+    """Lines, those that are long in pieces."""
+    return iter(lambda: stream.readline(4096), "")
 
 
 def _announces_osu(stream: TextIO) -> bool:

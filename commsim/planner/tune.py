@@ -203,9 +203,10 @@ def _why_none(tuning: Tuning) -> str:
         )
     most = max((rule.gain for rule in tuning.refused), default=1.0)
     if tuning.off:
+        gains = "one gain is" if tuning.off == 1 else f"{tuning.off} gains are"
         return (
-            f"no rule is sure to help on {tuning.topology}: {tuning.off} gains are predicted at sizes where the fit "
-            "does not agree with the log; measure these sizes again, several times (commsim measure --repeats 5)"
+            f"no rule is sure to help on {tuning.topology}: {gains} predicted at sizes where the fit does not agree "
+            "with the log; measure these sizes again, several times (commsim measure --repeats 5)"
         )
     return (
         f"no choice gains more on {tuning.topology} than predictions of the kind err (up to x{tuning.band:.2f}); "

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commsim.doctor.cluster import HostCluster
-from commsim.doctor.examination import Diagnosis, Suspicion
+from commsim.doctor.examination import Diagnosis
 from commsim.doctor.group_test import GroupTest
 from commsim.report import style
-from commsim.report.tables import aligned
+from commsim.report.suspect_rows import LEAST, shown_rows, suspect_rows
+from commsim.report.tables import aligned, fitted
 from commsim.units import format_bytes, microseconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SHOWN = 8
-_LEAST = 0.005
+_CERTAIN = 0.9
+"""Probability from which on a part, or a host, is called slow though the whole answer is less sure."""
+
 _WORDS = {
     "across": "one ring per GPU place across hosts",
     "inside": "a ring inside each host",
@@ -59,14 +61,19 @@ def verdict_line(d: Diagnosis) -> str:
             f"The tests contradict each other {after}: neither one fault nor two explain them. Repeat the test that "
             "stands out, or state the noise (--noise)."
         )
-    if not d.blamed and not d.sure and d.healthy < 0.9:
+    if not d.blamed and not d.sure and d.healthy < _CERTAIN:
         return f"No answer is sure yet; likeliest is that nothing is slow ({100 * d.healthy:.1f} %) {after}."
     if not d.blamed:
         return f"Nothing is slow: {100 * d.healthy:.1f} % sure {after}."
     names = "; ".join(d.suspects.name(at) for at in d.blamed[:4])
     more = f"; and {len(d.blamed) - 4} more" if len(d.blamed) > 4 else ""
     host = int(d.of_hosts.argmax())
-    if not d.sure and d.answer < 0.9 <= d.of_hosts[host]:
+    certain = [each for each in d.suspicions if each.probability >= _CERTAIN]
+    if not d.sure and d.answer < _CERTAIN and certain:
+        names = "; ".join(each.name for each in certain)
+        p = min(each.probability for each in certain)
+        return f"{names}: {100 * p:.1f} % sure {after}. Whether anything else is slow is not sure yet."
+    if not d.sure and d.answer < _CERTAIN <= d.of_hosts[host]:
         return f"{d.suspects.cluster.hosts[host]}: a part of it is slow, {100 * d.of_hosts[host]:.1f} % sure {after}."
     if d.answer < 0.5:
         return f"No answer is likely yet {after}; the likeliest ({100 * d.answer:.1f} %): {names}{more}."
@@ -87,31 +94,28 @@ def _factor_line(factor: float) -> str:
     )
 
 
-def _shown(d: Diagnosis) -> tuple[list[Suspicion], int]:
-    """The suspects to show, and how many more are as likely as those may be."""
-    shown = [each for each in d.suspicions if each.probability >= _LEAST][:_SHOWN]
-    return shown, max(0, int((d.probability >= _LEAST).sum()) - len(shown))
-
-
 def diagnosis_lines(d: Diagnosis) -> list[str]:
     """The answer, the suspects, and why it ends where it ends."""
-    lines = [verdict_line(d)]
-    shown, more = _shown(d) if d.factor is None or d.factor > 1 else ([], 0)  # too quick is no part's fault
+    lines = ["\n".join(fitted([verdict_line(d)]))]
+    shown, more = shown_rows(d) if d.factor is None or d.factor > 1 else ([], 0)  # too quick is no part's fault
     if d.observed and shown and (not d.fits or d.factor is not None):
-        lines.append("# the likeliest suspects, were one part or two to blame all the same:")
+        lines += fitted(["# the likeliest suspects, were one part or two to blame all the same:"])
     if d.observed and shown:
         rows = [
             ("#  suspect", "probability", "rate left", "mended, calls are"),
             ("", "", "(if slow)", "as fast (times)"),
         ]
-        rows += [
-            (f"   {s.name}", f"{100 * s.probability:.1f} %", f"{100 * s.share:.0f} %", f"{s.gain:.2f}") for s in shown
-        ]
-        lines += aligned(rows, spare=[2])
-        lines += [f"# and {more} more of {100 * _LEAST:.1f} % and above"] if more else []
-    if d.observed and not d.following and not d.sure:
-        lines.append("# no further test tells these apart: swap a cable or a card between hosts, and run again")
-    return lines
+        rows += [(f"   {row.name}", row.percent, f"{100 * row.share:.0f} %", f"{row.gain:.2f}") for row in shown]
+        lines += filter(None, aligned(rows, spare=[2, 3]))
+        lines += [f"# and {more} more of {100 * LEAST:.1f} % and above"] if more else []
+    return lines + fitted(f"# {text}" for text in advice(d))
+
+
+def advice(d: Diagnosis) -> list[str]:
+    """What to do where no test tells more."""
+    if not d.observed or d.following or d.sure:
+        return []
+    return ["no further test tells these apart: swap a cable or a card between hosts, and run again"]
 
 
 def diagnosis_dict(d: Diagnosis, cluster: HostCluster) -> dict[str, Any]:
@@ -157,8 +161,8 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
     columns = min(64, math.ceil(math.sqrt(hosts * 2.5)))
     grid = np.full((math.ceil(hosts / columns), columns), np.nan)
     grid.ravel()[:hosts] = of_host
-    shown, more = _shown(d)
-    bars = shown or list(d.suspicions[:1])
+    shown, more = shown_rows(d)
+    bars = shown or suspect_rows(d)
     height = 1.6 + min(6.0, 0.5 * grid.shape[0] + 0.6) + 0.36 * max(1, len(bars))
     ratios = (min(6.0, 0.5 * grid.shape[0] + 0.6), 0.36 * max(1, len(bars)) + 0.3)
     with style.drawing(9.0, height, nrows=2, height_ratios=ratios) as (figure, axes):
@@ -202,6 +206,6 @@ def plot_diagnosis(d: Diagnosis) -> Figure:
         bottom.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
         bottom.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         bottom.set_xlabel(f"probability that it is slow{f' (and {more} more suspects)' if more else ''}")
-        for i, value in enumerate(values):
-            bottom.text(value + 0.01, i, f"{100 * value:.1f} %", va="center", fontsize=8)
+        for i, each in enumerate(bars[::-1]):
+            bottom.text(each.probability + 0.01, i, each.percent, va="center", fontsize=8)
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from commsim.measure.records import Curve, FloatArray
 from commsim.report import style
 from commsim.report.chart import Axis, Chart, Mark, Panel, Series, Shade
 from commsim.report.chart_figure import draw
+from commsim.report.fonts import lend_fonts
 from commsim.units import gb_per_s
 
 if TYPE_CHECKING:
@@ -173,6 +175,8 @@ def figure_bytes(figure: Figure, form: str) -> bytes:
     import matplotlib as mpl
 
     stream = io.BytesIO()
-    with mpl.rc_context(cast("Any", style.RC)):
+    lend_fonts(figure)
+    with mpl.rc_context(cast("Any", style.RC)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")  # a box is drawn; `lend_fonts` says which
         figure.savefig(stream, format=form, metadata={"Date": None} if form == "svg" else None)
     return re.sub(rb'<g id="title:([^"]*)">', rb"<g><title>\1</title>", stream.getvalue())

@@ -11,7 +11,7 @@ import numpy as np
 from commsim.collectives.canonical import earliest_steps
 from commsim.collectives.schedule import Buffer, Op, Schedule
 from commsim.collectives.semantics import bandwidth_bytes, latency_steps
-from commsim.report.tables import aligned
+from commsim.report.tables import aligned, ranges
 from commsim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _cells(s: Schedule, steps: int) -> dict[tuple[int, int], str]:
     text: dict[tuple[int, int], str] = {}
     for place, by_chunks in peers.items():
         parts = [
-            f"{chunks}{mark}" if mark.startswith("↺") else f"{chunks}→{_ranges(sorted(ranks))}{mark}"
+            f"{chunks}{mark}" if mark.startswith("↺") else f"{chunks}→{ranges(sorted(ranks))}{mark}"
             for (chunks, mark), ranks in by_chunks.items()
         ]
         text[place] = " ".join(parts)
@@ -102,18 +102,7 @@ def _places(s: Schedule, side: str, rows: list[int]) -> str:
     """'0-3' of the chunks that rows read or write; 's' marks scratch."""
     buffer, chunk = getattr(s, f"{side}_buffer")[rows], getattr(s, f"{side}_chunk")[rows]
     parts = [(mark, np.unique(chunk[(buffer == Buffer.SCRATCH) == (mark == "s")]).tolist()) for mark in ("", "s")]
-    return ",".join(mark + _ranges(numbers) for mark, numbers in parts if numbers)
-
-
-def _ranges(numbers: list[int]) -> str:
-    """'0-3,6' of a sorted list."""
-    parts: list[list[int]] = []
-    for n in numbers:
-        if parts and n == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], n]
-        else:
-            parts.append([n])
-    return ",".join("-".join(map(str, part)) for part in parts)
+    return ",".join(mark + ranges(numbers) for mark, numbers in parts if numbers)
 
 
 def schedule_stats(schedule: Schedule) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from commsim.report.fonts import FONT
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -65,7 +67,7 @@ _COLLECTIVES = {
 _PROTOCOLS = {"LL": 0.55, "LL128": 0.28}  # how much paler than Simple
 
 RC: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
+    "font.family": FONT,
     "font.size": 10.0,
     "axes.titlesize": 12.0,
     "axes.titleweight": "bold",

@@ -9,6 +9,7 @@ from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
+from unicodedata import east_asian_width
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def aligned(
     do, the columns of `spare` are left out, the first of them first, and a last line says which.
     """
     room = width() if most is None else most
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     kept, out = list(range(len(widths))), []
     for column in spare:
         if _least(widths, kept, left) <= room:
@@ -56,6 +57,20 @@ def aligned(
     return lines
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: characters of Chinese, Japanese and Korean take two.
+
+    >>> columns("x8"), columns("机器")
+    (2, 4)
+    """
+    return len(text) if text.isascii() else len(text) + sum(east_asian_width(c) in "WF" for c in text)
+
+
+def _padded(cell: str, side: str, width: int) -> str:
+    blanks = " " * (width - columns(cell))
+    return cell + blanks if side == "<" else blanks + cell
+
+
 def _least(widths: Sequence[int], kept: Sequence[int], left: Container[int]) -> int:
     """Columns that a table with some of its columns takes at least."""
     *before, last = kept
@@ -64,16 +79,49 @@ def _least(widths: Sequence[int], kept: Sequence[int], left: Container[int]) -> 
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Container[int], most: int) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     sides = [("<" if i in left else ">", each) for i, each in enumerate(widths)]
     room = most - sum(each + 2 for each in widths[:-1])
     folds = len(widths) - 1 in left and _LEAST_CELL <= room < widths[-1]
     lines = []
     for *cells, last in rows:
         first, *more = (wrap(last, room) or [""]) if folds else [last]
-        padded = [f"{cell:{side}{each}}" for cell, (side, each) in zip((*cells, first), sides, strict=True)]
+        padded = [_padded(cell, *each) for cell, each in zip((*cells, first), sides, strict=True)]
         lines += ["  ".join(padded).rstrip(), *(" " * (most - room) + text for text in more)]
     return lines
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers in short.
+
+    >>> ranges([0, 1, 2, 3, 6])
+    '0-3,6'
+    """
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and n == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], n]
+        else:
+            parts.append([n])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def fitted(lines: Iterable[str]) -> list[str]:
+    """Sentences on several lines where the terminal is narrower; whole where nothing says how wide: for scripts.
+
+    Those that begin with ``#`` stay comments, others are indented below their first line; percents are kept whole.
+    """
+    if not get_terminal_size((0, 0)).columns:
+        return list(lines)
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    if line[:2] == "# ":
+        return comment(line[2:])
+    whole = line.replace(" %", "\N{NO-BREAK SPACE}%")
+    parts = wrap(whole, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\N{NO-BREAK SPACE}%", " %") for part in parts] or [line]
 
 
 def comment(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from commsim.accuracy.posterior import AS_PREDICTED
 from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried, named
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, plot, size_cell, table
-from commsim.report.tables import aligned, csv_text, format_time_us
+from commsim.report.tables import aligned, csv_text, fitted, format_time_us
 from commsim.units import GIGA, format_size, microseconds
 
 _ORIGINS = {
@@ -144,16 +144,22 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = 
         times = (format_time_us(c.predicted_s[i]), format_time_us(c.measured_s[i]))
         error, word = f"{100 * c.error[i]:+.1f}", f"{verdict.of_size(i)}{mark}"
         rows.append((size_text(size, raw), *times, speeds[i], error, expected[i], word))
-    lines = [*names(c), *aligned(rows, (6,), spare=(4, 1, 2))]
-    lines.append(summary_line(c))
+    lines = [summary_line(c)]
     if verdict.assumed:
         lines.append(f"# the prediction has no band of its own; {100 * DEFAULT_BAND:.0f} % either way is taken")
     if tried:
         lines.append("# causes tried: how probable each is among them, and how far off its times still are (less fits)")
     lines += [f"# {'' if t.cause == AS_PREDICTED else 'what if '}{t.cause}: {chance(t)}, {fit(t)}" for t in tried]
     if tried:
-        lines.append(f"# none of these: {100 * (1.0 - sum(t.probability for t in tried)):.0f} %")
-    return "\n".join([*lines, *remarks(c)]) + "\n"
+        lines.append(f"# none of these: {_none_of_these(tried)[0]}")
+    lines += remarks(c)
+    return "\n".join([*names(c), *aligned(rows, (6,), spare=(5, 3)), *fitted(lines)]) + "\n"
+
+
+def _none_of_these(tried: Sequence[Tried]) -> tuple[str, float]:
+    """How probable a cause is that was not tried."""
+    left = 1.0 - sum(t.probability for t in tried)
+    return f"{100 * left:.0f} %", left
 
 
 def verdict_dict(verdict: Verdict, tried: Sequence[Tried]) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     rows = [
         (
             size_cell(c.size_bytes[i]), Cell(verdict.of_size(i), verdict.ratio[i]),
-            microseconds(c.measured_s[i]), microseconds(c.predicted_s[i]), 100 * (verdict.ratio[i] - 1),
+            microseconds(c.measured_s[i]), microseconds(c.predicted_s[i]), 100 * c.error[i],
             Cell(speed_text(speed), speed), Cell(f"{speed_text(slow)} to {speed_text(fast)}", slow),
             "prediction interpolated" if c.interpolated[i] else "",
         )
@@ -230,14 +236,17 @@ def _parts(verdict: Verdict, tried: Sequence[Tried]) -> list[Part]:
     ]  # fmt: skip
     columns: list[str | Column] = [
         Column("size", number=True), "verdict", "measured (us)", "predicted (us)",
-        "time against predicted (%)",
+        "error of the prediction (%)",
         Column("measured busbw (GB/s)", number=True), Column("expected busbw (GB/s)", number=True), "note",
     ]  # fmt: skip
     shown = len(columns) if c.interpolated.any() else len(columns) - 1
     parts: list[Part] = [table(columns[:shown], [row[:shown] for row in rows])]
     if tried:
         text = "What-if simulations that make this curve more probable than the prediction does, the likeliest first:"
-        fits = [(t.cause, Cell(chance(t), t.probability), Cell(fit(t), t.score)) for t in tried]
+        fits: list[tuple[str, Cell, Cell | str]] = [
+            (t.cause, Cell(chance(t), t.probability), Cell(fit(t), t.score)) for t in tried
+        ]
+        fits.append(("none of these", Cell(*_none_of_these(tried)), ""))
         parts += [Text(text), table(["what if", "probability", "how far off it is"], fits)]
     return parts
 

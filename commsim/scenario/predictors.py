@@ -142,13 +142,11 @@ def refuse_unlike_networks(scenario: Setting, topology: Topology, nodes: Collect
 
 def _held_for(scenario: Setting, collective: str, topology: Topology) -> tuple[tuple[float, float] | None, list[str]]:
     """The band of a scenario's parameter file for a collective, and what lies outside of what the fit has seen."""
-    from commsim.scenario.seen import validity_of, version_words
+    from commsim.scenario.seen import beyond_fit, validity_of
 
     fit = validity_of(scenario)
-    if fit is None:
-        return None, []
-    version = version_words(scenario.library.named_version) if scenario.library.name == "nccl" else ""
-    return fit.band_of(collective, topology), fit.outside(collective, topology, version)
+    band = None if fit is None else fit.band_of(collective, topology)
+    return band, beyond_fit(scenario, collective, topology)
 
 
 class NcclRows(RowPredictor):

@@ -140,3 +140,13 @@ def _of_file(name: str, file: ParamsFile) -> Validity:
 def version_words(version: Version | None) -> str:
     """A version as files hold it; blank where none is named."""
     return format_version(version) if version is not None else ""
+
+
+def beyond_fit(scenario: Setting, collective: str, topology: Topology) -> list[str]:
+    """A sentence for everything of a call that the scenario's parameters have not seen; none of those that ship."""
+    fit = validity_of(scenario)
+    return [] if fit is None else fit.outside(collective, topology, _version_of(scenario))
+
+
+def _version_of(scenario: Setting) -> str:
+    return version_words(scenario.library.named_version) if scenario.library.name == "nccl" else ""

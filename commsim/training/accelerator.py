@@ -152,13 +152,14 @@ _SHORT = {
 
 @lru_cache(maxsize=64)
 def accelerator(name: str) -> Accelerator:
-    """The preset of a name, ``H100`` and the like included; ScenarioError with the nearest names where unknown."""
+    """The preset of a name, ``H100`` and the like included; ScenarioError with the short names where unknown."""
     names = {n.lower(): n for n in (*_entries(), *_SHORT)}
     preset = names.get(name.strip().lower())
     if preset is None:
-        near = difflib.get_close_matches(name.strip().lower(), list(names), n=3, cutoff=0.4)
-        hint = " or ".join(names[n] for n in near) or ", ".join(_SHORT)
-        raise ScenarioError(f"found the accelerator {name!r}, expected {hint}")
+        near = difflib.get_close_matches(name.strip().lower()[:80], list(names), n=1, cutoff=0.7)
+        hint = f"did you mean {names[near[0]]}? Known are" if near else "expected one of"
+        known = f"{', '.join(_SHORT)}, or one in full, such as H100-PCIe-80GB"
+        raise ScenarioError(f"found the accelerator {name[:80]!r}, {hint} {known}")
     key = _SHORT.get(preset, preset)
     entry = _entries()[key]
     peaks = entry["dense_tflops"]

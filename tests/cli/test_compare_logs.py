@@ -119,6 +119,62 @@ def test_a_machine_that_cannot_be_is_refused(tmp_path: Path, on: str, message: s
     assert message in str(done.exception)
 
 
+def test_of_a_log_without_ranks_the_nodes_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.csv"
+    path.write_text("size_bytes,time_us\n" + "".join(f"{n},{t:.2f}\n" for n, t in times()))
+    silent, named = compare(path), compare(path, "--on", "hgx-h100-ndr400")
+    for done, words in ((silent, "(--on MACHINE, which commsim topo list shows) and nodes (-n)"), (named, "(-n)")):
+        assert isinstance(done.exception, CommsimError)
+        assert str(done.exception).startswith(f"{path}: the log ")
+        assert words in str(done.exception)
+    one = compare(path, "--on", "hgx-h100", "--no-what-if")  # it joins no nodes: one
+    assert "# taken: the log names no ranks: all GPUs of 1 node\n" in one.stdout
+    assert "all_reduce: as expected: " in one.stdout
+    two = compare(path, "--on", "hgx-h100-ndr400", "-n", "2", "--no-what-if")
+    assert "2 nodes of 8 x H100 SXM5\n# taken: the log names no ranks: all GPUs of 2 nodes\n" in two.stdout
+
+
+@pytest.mark.parametrize(("nodes", "message"), [("3", "found 3 nodes (-n)"), ("4", "but the log is of 2")])
+def test_nodes_that_are_not_those_of_the_log_are_refused(tmp_path: Path, nodes: str, message: str) -> None:
+    path = tmp_path / "two.log"
+    path.write_text(log_text(hosts=("a", "b"), times_us=times()))
+    done = compare(path, "--on", "hgx-h100-ndr400", "-n", nodes)
+    assert isinstance(done.exception, CommsimError)
+    assert message in str(done.exception)
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(60, "busbw, expected busbw"), (80, "expected busbw"), (100, "")])
+def test_a_narrow_terminal_keeps_times_error_and_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int, left_out: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = compare(written(tmp_path, factor=3.0), "--on", "hgx-h100").stdout
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= columns
+    head = next(line for line in text.splitlines() if line.split()[:2] == ["#", "size"])
+    assert {"predicted", "measured", "error", "verdict"} <= set(head.split())
+    assert (f"# left out, {columns} columns wide: {left_out}\n" in text) == bool(left_out)
+
+
+def test_the_page_has_the_signs_of_the_table_and_what_none_of_the_causes_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    text = compare(written(tmp_path, factor=3.0), "--html", page).stdout
+    assert "  -66.7  " in text
+    assert "# none of these: " in text
+    shown = page.read_text(encoding="utf-8")
+    assert ">-66.7<" in shown
+    assert "none of these" in shown
+
+
+def test_wide_characters_of_names_keep_columns_straight_and_pictures_quiet(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    done = compare(written(tmp_path, "机器"), written(tmp_path, "machine"), "--no-what-if", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("  机器 ", "  machine "))]
+    assert [line.index("all_reduce") for line in rows] == [9, 11]  # two characters that take two columns
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
 def test_another_gpu_than_asked_for_is_said_first(tmp_path: Path) -> None:
     done = compare(written(tmp_path), "--on", "dgx-a100", "--no-what-if")
     first = done.stdout.splitlines()[0]

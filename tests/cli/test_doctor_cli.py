@@ -183,13 +183,43 @@ def test_healthy_tests_of_several_collectives_have_a_scale_each(tmp_path: Path) 
     assert "# nothing says it, so assumed: 8 GPUs a host (--gpus), 8 network cards" in doctor(path).stdout
 
 
+def test_suspects_of_which_the_same_is_known_are_one_row(checkout: Path) -> None:
+    pairs = checkout / "tests" / "data" / "doctor" / "pairs.csv"
+    document, text = json.loads(doctor(pairs, "--json").stdout), doctor(pairs).stdout
+    cards = [each for each in document["suspects"] if "network card" in each["suspect"]]
+    assert len(cards) == 8
+    assert len({round(each["probability"], 3) for each in cards}) == 1
+    rows = [line for line in text.splitlines() if "network card" in line and "assumed" not in line]
+    assert rows == [line for line in rows if "n5: network cards 0-7   each 6.2 %" in line]
+    assert len(rows) == 1
+    assert "more of 0.5 %" not in text
+
+
 def test_suspects_that_are_not_shown_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
-    path.write_text("hosts,time_us\na b,5400\nc d,5350\na c,16000\nb d,5300\nb c,16200\na d,5400\n")
-    document = json.loads(doctor(path, "--json").stdout)
-    likely = sum(each["probability"] >= 0.005 for each in document["suspects"])
-    assert 8 < likely < 20  # of which JSON has 20
-    assert f"# and {likely - 8} more of 0.5 % and above" in doctor(path).stdout
+    rows = [f"n{i} n{i + 1},{5000 * (1 + 0.05 * i):.0f}" for i in range(12)]
+    path.write_text("\n".join(["hosts,time_us", *rows]) + "\n")
+    words = (path, "--noise", "1", "--gpus", "1", "--nics", "1")
+    likely = sum(each["probability"] >= 0.005 for each in json.loads(doctor(*words, "--json").stdout)["suspects"])
+    text = doctor(*words).stdout
+    assert text.count(": its network card, cable or port") == 8 < likely
+    assert f"# and {likely - 8} more of 0.5 % and above" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_lines_are_as_wide_as_the_terminal(checkout: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = doctor(checkout / "tests" / "data" / "doctor" / "pairs.csv").stdout
+    assert max(len(line) for line in text.splitlines() if "mpirun" not in line) <= columns
+    assert "probability" in text
+
+
+def test_a_part_that_is_slow_for_sure_is_named_though_another_may_be_too(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.csv"
+    path.write_text("host,gpu,time_us\nn0,0,100\nn0,1,101\nn1,0,99\nn1,1,300\n")
+    found = doctor(path)
+    assert found.exit_code == 1
+    assert found.stdout.startswith("n1: GPU 1 or its NVLinks: 100.0 % sure after 4 tests.")
 
 
 def test_the_page_has_the_answer_the_suspects_and_every_test(checkout: Path, tmp_path: Path) -> None:
@@ -200,4 +230,4 @@ def test_the_page_has_the_answer_the_suspects_and_every_test(checkout: Path, tmp
     assert result.stdout.splitlines()[0] in text
     assert all(words in text for words in ("n5: its network", "commsimChart", "all_reduce of", "9.88 ms"))
     assert "nothing says it, so assumed: 8 GPUs a host (--gpus), 8 network cards a host (--nics)" in text
-    assert '"n5: card 7"' in text  # a name that a narrow screen does not cut
+    assert '"n5: cards 0-7"' in text  # a name that a narrow screen does not cut

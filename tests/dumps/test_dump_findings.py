@@ -163,6 +163,18 @@ def test_hosts_that_are_ahead_do_not_hide_the_call_that_hangs(tmp_path: Path) ->
     assert (finding.kind, finding.sequence, finding.ranks) == ("stuck", 5, (0, 1, 2, 3))
 
 
+@pytest.mark.parametrize(("before", "blamed"), [(2, (1,)), (0, (0, 1))])
+def test_of_two_that_differ_the_odd_one_does_what_none_did_before(before: int, blamed: tuple[int, ...]) -> None:
+    """Rank 2 is not there to decide, as where a mismatch ends processes; without calls before nothing does."""
+    same = [[_call(rank, c + 1, 10 * c, 10 * c + 5) for c in range(before)] for rank in range(3)]
+    last = [_call(rank, before + 1, 50, None, state="started") for rank in range(2)]
+    odd = replace(last[1], dtype="float64")
+    dumps = [_dump(0, *same[0], last[0]), _dump(1, *same[1], odd), _dump(2, *same[2])]
+    finding = next(f for f in findings_of(job_of(dumps)) if f.kind == "mismatch")
+    assert (finding.ranks, finding.sequence) == (blamed, before + 1)
+    assert "float64" in finding.text
+
+
 def test_who_waits_elsewhere_comes_after_who_does_not() -> None:
     """Rank 1 is missing from a since it waits in b for rank 2, which is in neither."""
 

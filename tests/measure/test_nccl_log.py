@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,33 @@ def test_wrong_results_are_told_and_their_time_in_place_is_not_used(tmp_path: Pa
     assert np.isnan(curve.in_place_time_s).tolist() == [False, True]
     for right in (NEXT, NEXT.replace("      0\n", "    N/A\n")):
         assert not any("wrong" in note for note in read_measured(write(tmp_path, HEADER + ROW + right))[0].notes)
+
+
+def test_a_blank_operation_under_its_heading_is_none(tmp_path: Path) -> None:
+    """As old nccl-tests print it of all_gather."""
+    path = tmp_path / "old.log"
+    path.write_text(
+        "#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error\n"
+        "     1048576         32768   float            60.00   17.48   15.29  0e+00    59.00   17.77   15.55  0e+00\n"
+        "    16777216        524288   float           200.00   83.89   73.40  0e+00   199.00   84.31   73.77  0e+00\n"
+    )
+    (curve,) = read_measured(path)
+    assert (curve.collective, curve.n_ranks, curve.redop, curve.skipped_lines) == ("all_gather", 8, "", 0)
+    assert curve.time_s.tolist() == pytest.approx([60e-6, 200e-6])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("\n" * 1_000_002, "no header line (size count type ...) in the first 1,000,000 lines"),
+     ("#  size  count  type  redop  root  time  algbw  busbw\n" * 1_100, "more than 1,024 tables"),
+     ("#  size  count  type  redop  root  time  algbw  busbw\n" + "8 2 float sum -1 8.00 0.00 0.00\n" * 100_001,
+      "more than 100,000 rows")],
+)  # fmt: skip
+def test_floods_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "flood.log"
+    path.write_text(text)
+    with pytest.raises(LogFormatError, match=re.escape(message)):
+        read_measured(path)
 
 
 def test_windows_line_ends_and_utf16(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_no_rule_where_the_fit_does_not_agree_with_the_log(scenario: Path, monke
     assert measured(sizes | {worst: False}).sizes("all_reduce", build_topology(load_scenarios(scenario)[0])) == (
         sizes | {worst: False}
     )
-    with pytest.raises(InfeasibleError, match="1 gains are predicted at sizes where the fit does not agree with the"):
+    with pytest.raises(InfeasibleError, match="one gain is predicted at sizes where the fit does not agree with the"):
         rules_with(measured(sizes | {worst: False}), scenario, monkeypatch)
 
 
@@ -217,6 +217,14 @@ def test_a_calibration_of_another_machine_is_told(scenario: Path, tmp_path: Path
     other = CliRunner().invoke(app, [*run, "topology.preset=dgx-a100"], catch_exceptions=False)
     assert "another machine" not in same.stderr
     assert "params.yaml was fitted to another machine (gpu H100 SXM5, here A100 SXM4)" in other.stderr
+    told = "params.yaml was fitted to another machine (gpu H100 SXM5, here A100 SXM4)"
+    why = ["explain", str(scenario), f"params={params}", "--no-what-if"]
+    assert "fitted to" not in CliRunner().invoke(app, why, catch_exceptions=False).stderr
+    assert told in CliRunner().invoke(app, [*why, "topology.preset=dgx-a100"], catch_exceptions=False).stderr
+    fitted = tmp_path / "fitted.yaml"
+    fitted.write_text(SCENARIO.replace("hgx-h100", "dgx-a100") + f"params: {params}\n")
+    compare = ["compare", str(fitted), str(tmp_path / "all_reduce.csv"), "--no-what-if", "--no-plot"]
+    assert CliRunner().invoke(app, compare, catch_exceptions=False).stdout.startswith(f"# {told}")
     here = build_topology(load_scenarios(scenario)[0])
     old = Validity("p.yaml", CALLS, "", None, None, {"topology": "dgx-a100"})
     assert "(topology dgx-a100, here hgx-h100)" in old.other_machine(here)

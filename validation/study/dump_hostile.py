@@ -8,8 +8,9 @@ import resource
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
@@ -23,10 +24,14 @@ from study.dump_mutants import bombs, many, mutants, pickles_that_run
 
 NAME = "hostile_rank_3"
 
+Answer = Callable[[Sequence[Path], bool], None]
+"""Answers files, and draws what it found where it is told to."""
+
 
 @dataclass(frozen=True)
 class Hostile:
-    """Files of one kind: how many were refused, answered, and failed otherwise; seconds of the slowest, MiB at most."""
+    """Files of one kind: how many were refused, answered, and failed otherwise; seconds of the processor that the
+    slowest took, MiB at most."""
 
     kind: str
     files: int
@@ -92,29 +97,37 @@ def of_pickles(folder: Path) -> tuple[Hostile, bool]:
     return result, canary.exists()
 
 
-def _alone(kind: str, files: Iterable[tuple[bytes | Path, list[Path]]], folder: Path) -> Hostile:
-    """The files through a process of their own, whose memory is counted."""
+def alone(
+    kind: str,
+    files: Iterable[tuple[bytes | Path, list[Path]]],
+    folder: Path,
+    answer: Answer,
+    name: str,
+) -> Hostile:
+    """The files, each under one name, through what answers them in a process of their own, whose memory is counted."""
     context = multiprocessing.get_context("fork")
     answers: SimpleQueue[Hostile] = context.SimpleQueue()
-    process = context.Process(target=lambda: answers.put(_all(kind, files, folder)))
+    process = context.Process(target=lambda: answers.put(_all(kind, files, folder, answer, name)))
     process.start()
     process.join()
     return answers.get() if not answers.empty() else Hostile(kind, 0, 0, 0, 1, 0.0, 0)
 
 
-def _all(kind: str, files: Iterable[tuple[bytes | Path, list[Path]]], folder: Path) -> Hostile:
+def _all(
+    kind: str, files: Iterable[tuple[bytes | Path, list[Path]]], folder: Path, answer: Answer, name: str
+) -> Hostile:
     folder.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     longest = 0.0
     for number, (data, beside) in enumerate(files):
-        path = folder / NAME
+        path = folder / name
         if isinstance(data, Path):
             data.rename(path)
         else:
             path.write_bytes(data)
-        begun = time.monotonic()
-        outcome = _one([path, *beside], drawn=number % 50 == 0)
-        longest = max(longest, time.monotonic() - begun)
+        begun = time.process_time()
+        outcome = _outcome(answer, [path, *beside], drawn=number % 50 == 0)
+        longest = max(longest, time.process_time() - begun)
         counts[outcome] += 1
         if outcome == "failed":
             path.rename(folder / f"failed-{number}")
@@ -122,16 +135,24 @@ def _all(kind: str, files: Iterable[tuple[bytes | Path, list[Path]]], folder: Pa
     return Hostile(kind, counts.total(), counts["refused"], counts["answered"], counts["failed"], longest, peak)
 
 
-def _one(paths: list[Path], *, drawn: bool) -> str:
+def _outcome(answer: Answer, paths: list[Path], *, drawn: bool) -> str:
     try:
-        found = diagnose(paths)
-        dump_tables(found)
-        json.dumps(dump_dict(found), allow_nan=False)
-        if drawn:
-            dump_chart(found)
-            dump_page(found)
+        answer(paths, drawn)
     except CommsimError as error:
         return "refused" if len(str(error)) < 4000 else "failed"
     except Exception:
         return "failed"
     return "answered"
+
+
+def _diagnosed(paths: Sequence[Path], drawn: bool) -> None:
+    """All that `commsim dump` makes of files; every fiftieth is `drawn`, too."""
+    found = diagnose(paths)
+    dump_tables(found)
+    json.dumps(dump_dict(found), allow_nan=False)
+    if drawn:
+        dump_chart(found)
+        dump_page(found)
+
+
+_alone = partial(alone, answer=_diagnosed, name=NAME)

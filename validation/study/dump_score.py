@@ -170,8 +170,9 @@ def _score_wrong(folder: Path, job: Timeline, seed: int, rank: int, call: int) -
             kinds = _OF_KIND.get(wrong, ("stuck",))
             whole = wrong == "stuck"
             tie = job.n_ranks == 2 and wrong in ("operation", "size", "dtype", "skipped")
-            blamed = tuple(range(job.n_ranks)) if whole or tie else (rank,)
-            named = first is not None and first.kind in kinds and first.ranks == blamed
+            every = tuple(range(job.n_ranks))  # of two ranks that differ what they did before may say which is wrong
+            blamed = {every} if whole else {(rank,), every} if tie else {(rank,)}
+            named = first is not None and first.kind in kinds and first.ranks in blamed
             named = named and first is not None and _near(first.sequence, job, call, skipped=wrong == "skipped")
             label = "flight recorder, " + ("JSON" if form == "json" else form)
             scores.append(Score("NCCL's forms", label, wrong, named, (), found.answer[0]))
