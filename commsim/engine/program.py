@@ -217,8 +217,8 @@ def routes_of_rows(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32
     src, dst, flowlet = pair // n, pair % n, np.zeros(pair.size, np.int64)
     if topology.draws_flowlets:
         drawn = flowlets_of(of_row, schedule, topology.flowlet_bytes)
-        both, of_row = np.unique(np.stack([of_row, drawn]), axis=1, return_inverse=True)
-        pair, flowlet, of_row = pair[both[0]], both[1], of_row.reshape(-1).astype(np.int32)
+        both, row = np.unique(np.stack([of_row, drawn]), axis=1, return_inverse=True)
+        pair, flowlet, of_row = pair[both[0]], both[1], row.reshape(-1).astype(np.int32)
         src, dst = pair // n, pair % n
     away = src != dst
     ptr, links, index = routes(schedule, topology, src[away], dst[away], flowlet[away])

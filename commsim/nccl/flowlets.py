@@ -16,7 +16,7 @@ import numpy as np
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES
 from commsim.topology.kinds import Float64, Int64
 
-_MOST_DRAWS = 1024
+_MOST_DRAWS = 512
 """Flowlets of a stream that are drawn: those of many calls in a row, as nccl-tests averages them."""
 
 _MOST_LINKS = 20_000_000

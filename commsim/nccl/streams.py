@@ -137,9 +137,9 @@ def _shares(t: Topology, ways: StreamWays, node: Int64, meeting: Int64 | None) -
 def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64, nominal: Float64) -> Float64:
     """What links between switches leave of a stream's NIC beside other streams, (streams, links).
 
-    Where paths are chosen by a hash (of the stream, or of its flowlet), or given, streams that meet on a link share it. Else the links between a switch
-    and the level above share evenly what goes that way, and a link that is slowed slows what passes it. A mesh has its
-    cut (`Machine.cut`); here only what is slowed counts.
+    Where paths are chosen by a hash (of the stream, or of its flowlet), or given, streams that meet on a link share it.
+    Else the links between a switch and the level above share evenly what goes that way, and a link that is slowed slows
+    what passes it. A mesh has its cut (`Machine.cut`); here only what is slowed counts.
     """
     left = np.ones(load.size) if t.link_share is None else t.link_share
     if t.routing in PINNED or t.draws_flowlets:

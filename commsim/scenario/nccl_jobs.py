@@ -42,6 +42,11 @@ def run_nccl_jobs(site: WorkSite, work: JobsSpec) -> tuple[JobsItem, list[str]]:
     A job on an axis of a mesh has a communicator for each group; its row is that of the group that ends last.
     """
     topology, warnings = varied(site.setting, site.topology), survived(site.setting)
+    if topology.draws_flowlets and len(work.jobs) + len(work.background) > 1:
+        warnings.append(
+            "routing: flowlet: each job alone meets its own flowlets; of others it is taken to meet the mean, evenly on "
+            "all equal ways"
+        )
     jobs = [_groups(site, work, i, topology, warnings) for i in range(len(work.jobs))]
     flows = [flow_of(topology, f.src, f.dst, f.size, f.rate, f.start) for f in work.background]
     calls = [group.call for groups in jobs for group in groups]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import FabricRoutes, PathChoice
+from commsim.topology.fabric_routes import FabricRoutes, Flowlet, PathChoice
 from commsim.topology.kinds import Bool, Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 

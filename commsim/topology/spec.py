@@ -230,7 +230,8 @@ class FabricSpec(_Block):
     )
     in_network_reduction: Flag | None = optional("InfiniBand switches add for the job (SHARP); not taken for granted")
     routing: Routing | None = optional(
-        "how equal paths are used: by place, by a hash, by one for each flowlet, evenly, changing rails inside a node, or as `routes` say"
+        "how equal paths are used: by place, by a hash, by one for each flowlet, evenly, changing rails inside a node, "
+        "or as `routes` say"
     )
     hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = optional("of `ecmp` and `flowlet`")
     flowlet_size: Annotated[Bytes, Field(gt=0, le=1 << 40)] | None = optional(

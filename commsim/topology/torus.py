@@ -13,7 +13,7 @@ from itertools import islice, permutations
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import FabricRoutes, PathChoice
+from commsim.topology.fabric_routes import FabricRoutes, Flowlet, PathChoice
 from commsim.topology.kinds import Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
