@@ -41,8 +41,8 @@ class _Flow:
     piece: float  # of the first piece over the slowest hop, as it is part of the way there
     transfer: float  # of all bytes there
     held: float  # of those that a connection's slots hold
-    messages: int  # of all bytes: what lies in a slot is late together
     limit: str
+    messages: int = 1  # of all bytes: what lies in a slot is late together
 
 
 def shown_time(nodes: Nodes, call: Call, in_a_row: float | None, *, one_process: bool) -> tuple[float, float, str]:
@@ -131,7 +131,7 @@ def _flow(kind: Kind, call: Call) -> _Flow:
             slowest, limit = inter, limit if inter == block else share.inter_limit
             first = min(piece / line, nbytes / slowest)
     slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
-    return _Flow(alone, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, messages, limit)
+    return _Flow(alone, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit, messages)
 
 
 def _ways(

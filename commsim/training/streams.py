@@ -2,7 +2,8 @@
 
 What it is not: it gives no causes and no shares; `commsim.training.simulate` reads them off.
 
-One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Sends,
+One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. It is
+one of many, whose transfers take as long as those of the others, of which the first replica stands for all. Sends,
 gradient collectives and what passes exchange take the time of the library's model, of all groups of a stage at once.
 Where they share links that have not enough for all, each goes on as fast as these let it (`commsim.engine.sharing`).
 """
@@ -94,6 +95,8 @@ class StepStreams:
         self._awaited: dict[tuple[int, int], list[_Lane]] = {}
         self._filled: dict[tuple[int, int], int] = {}  # by action and bucket, of how many replicas
         self._ways: dict[tuple[int, int, int], _Way] = {}
+        self._took: dict[tuple[str, int], float] = {}  # seconds of transfers of the first replica that others held up
+        self._followers: dict[tuple[str, int], list[tuple[float, Then, object]]] = {}
         self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
         last = last_of(order)
         self._completes = [
@@ -126,6 +129,19 @@ class StepStreams:
         else:
             then(what)
 
+    def _lead(self, key: tuple[str, int], seconds: float) -> None:
+        """A transfer of the first replica has taken so long: as long take those of others."""
+        self._took[key] = seconds
+        for start, then, what in self._followers.pop(key, ()):
+            self.clock.after(max(start + seconds - self.clock.now, 0.0), then, what)
+
+    def _follow(self, key: tuple[str, int], then: Then, what: object) -> None:
+        """Calls `then(what)` when a transfer is through that the first replica has, or will have, of its own."""
+        if key in self._took:
+            self.clock.after(self._took[key], then, what)
+        else:
+            self._followers.setdefault(key, []).append((self.clock.now, then, what))
+
     # -- passes ---------------------------------
 
     def _begin(self, lane: _Lane) -> None:
@@ -149,7 +165,10 @@ class StepStreams:
         lane.seconds, lane.flow = seconds, flow = lane.passes[passed]
         lane.beside_s = None
         if flow is not None and self.calls is not None:
-            self.calls.start(flow.shared, flow.seconds, self._exchanged, lane)
+            if lane.replica:
+                self._follow(("pass", number), self._exchanged, lane)
+            else:
+                self.calls.start(flow.shared, flow.seconds, self._exchanged, lane)
         if self._completes[lane.stage][lane.at]:
             lane.bucket = 0
             self._fill(lane)
@@ -161,7 +180,7 @@ class StepStreams:
         place = lane.stage, action.chunk
         longer = (self.replicas[lane.replica][lane.stage] - 1.0) * self.works[place].of(action.kind).compute
         flow = self.machine.inside.get((lane.stage, action.chunk, action.kind))
-        if lane.replica or flow is None or self.calls is None or not self.calls.meets(flow.shared):
+        if flow is None or self.calls is None or not self.calls.meets(flow.shared):
             flow = None
         return self.pass_s[place, action.kind] + longer, flow
 
@@ -199,6 +218,8 @@ class StepStreams:
     def _exchanged(self, lane: _Lane) -> None:
         """What a pass exchanges is through."""
         lane.beside_s = self.clock.now - lane.start
+        if lane.replica == 0:
+            self._lead(("pass", self.order.first[lane.stage] + lane.at), lane.beside_s)
         if lane.waits:
             lane.waits = False
             self._passed(lane)
@@ -253,10 +274,15 @@ class StepStreams:
     def _send_on(self, way: _Way) -> None:
         """The next message of a way. What all replicas send is the first one's call."""
         way.begun = self.clock.now
-        self._carry(way.flow, self.calls if way.replica == 0 else None, self._sent, way)
+        if way.replica and self.calls is not None and self.calls.meets(way.flow.shared):
+            self._follow(("send", way.waiting[0][0]), self._sent, way)
+        else:
+            self._carry(way.flow, self.calls, self._sent, way)
 
     def _sent(self, way: _Way) -> None:
         number, waiting = way.waiting[0]
+        if way.replica == 0:
+            self._lead(("send", number), self.clock.now - way.begun)
         endpoint = way.replica * self.order.stages + way.stage
         self._write(way.begun, endpoint, 4, "send", way.flow.nbytes)
         if way.flow.then_s:  # what the ranks of the stage do before they can use it
