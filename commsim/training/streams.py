@@ -2,10 +2,10 @@
 
 What it is not: it gives no causes and no shares; `commsim.training.simulate` reads them off.
 
-One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. It is
-one of many, whose transfers take as long as those of the others, of which the first replica stands for all. Sends,
-gradient collectives and what passes exchange take the time of the library's model, of all groups of a stage at once.
-Where they share links that have not enough for all, each goes on as fast as these let it (`commsim.engine.sharing`).
+One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Each
+has the links to itself and its like, gradients those of both. Sends, gradient collectives and what passes exchange
+take the time of the library's model, of all groups of a stage at once. Where they share links that have not enough
+for all, each goes on as fast as these let it (`commsim.engine.sharing`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,15 @@ class _Gradients:
     begun: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class _Joint:
+    """A transfer on the links of several replicas: on how many it is not through, and what its end calls."""
+
+    left: int
+    then: Then
+    what: object
+
+
 class StepStreams:
     """Runs one step; `end`, `pipeline_end` and `gradients_end` in seconds, `rows` of its timeline, `slowed`: of
     actions, by number, the seconds by which they were longer beside gradients, bucket by bucket."""
@@ -82,7 +91,9 @@ class StepStreams:
     ) -> None:
         self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
         self.clock = EventClock()
-        self.calls = None if machine.sharing is None else CallsUnderWay(self.clock, machine.sharing)
+        sharing = machine.sharing
+        # The links of each replica, on which its passes and sends meet each other and what all exchange.
+        self.calls = [] if sharing is None else [CallsUnderWay(self.clock, sharing) for _ in replicas]
         self.rows: list[tuple[float, float, int, int, int, int]] = []
         self.slowed: dict[int, list[float]] = {}
         self.pass_s = {
@@ -95,8 +106,6 @@ class StepStreams:
         self._awaited: dict[tuple[int, int], list[_Lane]] = {}
         self._filled: dict[tuple[int, int], int] = {}  # by action and bucket, of how many replicas
         self._ways: dict[tuple[int, int, int], _Way] = {}
-        self._took: dict[tuple[str, int], float] = {}  # seconds of transfers of the first replica that others held up
-        self._followers: dict[tuple[str, int], list[tuple[float, Then, object]]] = {}
         self._dp_until = [0.0] * order.stages  # when the gradients that are under way will be summed
         last = last_of(order)
         self._completes = [
@@ -120,27 +129,16 @@ class StepStreams:
     def _write(self, start: float, endpoint: int, stream: int, name: str, nbytes: float = 0.0) -> None:
         self.rows.append((start, self.clock.now, endpoint, stream, _CODES[name], round(nbytes)))
 
-    def _carry(self, flow: Flow, calls: CallsUnderWay | None, then: Then, what: object) -> None:
-        """Calls `then(what)` when a transfer is through."""
-        if calls is not None and calls.meets(flow.shared):
-            calls.start(flow.shared, flow.seconds, then, what)
+    def _carry(self, flow: Flow, calls: list[CallsUnderWay], then: Then, what: object) -> None:
+        """Calls `then(what)` when a transfer is through on the links of all these."""
+        if calls and calls[0].meets(flow.shared):
+            joint = _Joint(len(calls), then, what)
+            for one in calls:
+                one.start(flow.shared, flow.seconds, _ended, joint)
         elif flow.seconds > 0:
             self.clock.after(flow.seconds, then, what)
         else:
             then(what)
-
-    def _lead(self, key: tuple[str, int], seconds: float) -> None:
-        """A transfer of the first replica has taken so long: as long take those of others."""
-        self._took[key] = seconds
-        for start, then, what in self._followers.pop(key, ()):
-            self.clock.after(max(start + seconds - self.clock.now, 0.0), then, what)
-
-    def _follow(self, key: tuple[str, int], then: Then, what: object) -> None:
-        """Calls `then(what)` when a transfer is through that the first replica has, or will have, of its own."""
-        if key in self._took:
-            self.clock.after(self._took[key], then, what)
-        else:
-            self._followers.setdefault(key, []).append((self.clock.now, then, what))
 
     # -- passes ---------------------------------
 
@@ -164,11 +162,8 @@ class StepStreams:
             lane.passes[passed] = self._pass_of(lane, action)
         lane.seconds, lane.flow = seconds, flow = lane.passes[passed]
         lane.beside_s = None
-        if flow is not None and self.calls is not None:
-            if lane.replica:
-                self._follow(("pass", number), self._exchanged, lane)
-            else:
-                self.calls.start(flow.shared, flow.seconds, self._exchanged, lane)
+        if flow is not None:
+            self.calls[lane.replica].start(flow.shared, flow.seconds, self._exchanged, lane)
         if self._completes[lane.stage][lane.at]:
             lane.bucket = 0
             self._fill(lane)
@@ -180,7 +175,7 @@ class StepStreams:
         place = lane.stage, action.chunk
         longer = (self.replicas[lane.replica][lane.stage] - 1.0) * self.works[place].of(action.kind).compute
         flow = self.machine.inside.get((lane.stage, action.chunk, action.kind))
-        if flow is None or self.calls is None or not self.calls.meets(flow.shared):
+        if flow is None or not self.calls or not self.calls[0].meets(flow.shared):
             flow = None
         return self.pass_s[place, action.kind] + longer, flow
 
@@ -218,8 +213,6 @@ class StepStreams:
     def _exchanged(self, lane: _Lane) -> None:
         """What a pass exchanges is through."""
         lane.beside_s = self.clock.now - lane.start
-        if lane.replica == 0:
-            self._lead(("pass", self.order.first[lane.stage] + lane.at), lane.beside_s)
         if lane.waits:
             lane.waits = False
             self._passed(lane)
@@ -272,17 +265,12 @@ class StepStreams:
             self._send_on(way)
 
     def _send_on(self, way: _Way) -> None:
-        """The next message of a way. What all replicas send is the first one's call."""
+        """The next message of a way. What all replicas like this one send is one call."""
         way.begun = self.clock.now
-        if way.replica and self.calls is not None and self.calls.meets(way.flow.shared):
-            self._follow(("send", way.waiting[0][0]), self._sent, way)
-        else:
-            self._carry(way.flow, self.calls, self._sent, way)
+        self._carry(way.flow, self.calls[way.replica : way.replica + 1], self._sent, way)
 
     def _sent(self, way: _Way) -> None:
         number, waiting = way.waiting[0]
-        if way.replica == 0:
-            self._lead(("send", number), self.clock.now - way.begun)
         endpoint = way.replica * self.order.stages + way.stage
         self._write(way.begun, endpoint, 4, "send", way.flow.nbytes)
         if way.flow.then_s:  # what the ranks of the stage do before they can use it
@@ -358,6 +346,13 @@ class StepStreams:
         stage, at, start = what
         self._write(start, stage, 5, "gather", self.machine.gathers[stage][at].nbytes)
         self._gather((stage, at + 1))
+
+
+def _ended(joint: _Joint) -> None:
+    """What the end of a transfer calls on the links of each replica."""
+    joint.left -= 1
+    if not joint.left:
+        joint.then(joint.what)
 
 
 def _nothing(_: object) -> None:
