@@ -76,7 +76,8 @@ def _of_tree(name: str, t: Topology, routes: TreeRoutes) -> str:
         see = f"set nodes_per_leaf below {t.nodes} to see it"
         if name == "rails" and by_rail and t.uniform:
             return f"{one} and messages stay on their rail; {see}"
-        return f"{one}; {see}" if name in _ABOVE_LEAVES | {"nodes_per_leaf"} else ""
+        chosen = name in {"hash_seed", "flowlet_size"} or (name == "routing" and t.routing in (*_DRAWN, "spray"))
+        return f"{one}; {see}" if chosen or name in _ABOVE_LEAVES | {"nodes_per_leaf"} else ""
     if name in _CORES | {"levels"} and shape.pods == 1:
         return f"all {shape.groups} groups of leaves are one pod; set leaves_per_pod below {shape.groups} to see it"
     if name in {"routing", "hash_seed", "flowlet_size"} and t.routing in _DRAWN and routes.choices == 1:

@@ -205,3 +205,5 @@ def test_one_path_is_said() -> None:
     scenario["topology"] = {"preset": "hgx-h100-ndr400", "nodes": 4, "fabric": fabric}
     said = [text for text in cs.run(scenario).warnings if "one path between two leaves" in text]
     assert len(said) == 2
+    hung = cs.run(scenario, "topology.fabric.nodes_per_leaf=4").warnings
+    assert sum("all 4 nodes hang on one leaf" in text for text in hung if "routing" in text or "flowlet" in text) == 2
