@@ -40,7 +40,7 @@ def transfers(ranks: int, block_bytes: int, slot_bytes: int) -> list[int]:
     return first + [together >> k for k in range(1, together.bit_length())]
 
 
-class Sent(NamedTuple):
+class PatTransfers(NamedTuple):
     """Transfers of one channel of a rank, `loops` times, in seconds: of each its service, by bytes alone; the hop."""
 
     loops: int
@@ -50,7 +50,7 @@ class Sent(NamedTuple):
     limit: str
 
 
-def lowered(system: System, machine: Machine, parameters: Parameters, call: Call) -> Sent:
+def lowered(system: System, machine: Machine, parameters: Parameters, call: Call) -> PatTransfers:
     """What the fullest channel sends."""
     share = shares(system, machine, parameters, call)
     slot = step_bytes(call.protocol, call.buffer_bytes)
@@ -66,7 +66,7 @@ def lowered(system: System, machine: Machine, parameters: Parameters, call: Call
     # The proxy sends what has been written; a transfer waits for the one that brought its blocks.
     write = piece / parameters.block_rate.of(call.protocol.name)
     hop = network_hop(parameters.network, parameters.network.tree_hop, call.protocol, piece) + write
-    return Sent(loops, service, by_bytes, hop, share.inter_limit)
+    return PatTransfers(loops, service, by_bytes, hop, share.inter_limit)
 
 
 def pat_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
