@@ -61,6 +61,8 @@ def evaluate(
     if contention not in get_args(Contention):
         raise ValueError(f"unknown contention {contention!r}, expected fifo or fair")
     if isinstance(work, Family):
+        if topology.draws_flowlets:
+            raise _not_here("rule", work, "flowlets are drawn message by message; expected a schedule, which has rows")
         return _family(work, topology, engine, contention)
     return evaluate_program(work, build_program(work, topology), engine=engine, contention=contention)
 
@@ -88,7 +90,7 @@ def evaluate_program(
         raise _not_here("closed form", schedule, reason)
     if contention == "fifo":
         return simulate(program, merge=True, routes=routes)
-    conn = connections(schedule)
+    conn = connections(schedule, program)
     if engine in {"auto", "fold"}:
         folded = simulate_folded(program, conn)
         if isinstance(folded, Outcome):
@@ -183,7 +185,7 @@ def other_contention(outcome: Outcome, schedule: Schedule) -> BothWays:
         return BothWays(outcome.makespan_s, outcome.makespan_s)
     if outcome.contention == "fair":
         return BothWays(simulate(outcome.program, merge=True).makespan_s, outcome.makespan_s)
-    fair = simulate_fair(outcome.program, connections(schedule), quantum=1e-3)
+    fair = simulate_fair(outcome.program, connections(schedule, outcome.program), quantum=1e-3)
     return BothWays(outcome.makespan_s, fair.makespan_s)
 
 

@@ -23,8 +23,24 @@ QUANTUM = 1e-12
 """Events this close in relative time are handled together: equal times that differ in the last bits are one event."""
 
 
-def connections(schedule: Schedule) -> Int32:
-    """The connection of each row, (rows,): as lowered, or one per (channel, source, destination)."""
+def connections(schedule: Schedule, program: Program | None = None) -> Int32:
+    """The connection of each row, (rows,): as lowered, or one per (channel, source, destination).
+
+    Where the rows of one take several routes in the `program`, as flowlets do, one for each of these.
+    """
+    conn = _connections(schedule)
+    if program is None or not conn.size:
+        return conn
+    route = program.route[: conn.size].astype(np.int64)
+    known = np.zeros(int(conn.max()) + 1, np.int64)
+    known[conn] = route
+    if (known[conn] == route).all():
+        return conn
+    count = program.route_ptr.size
+    return dense_ids(conn * np.int64(count) + route, known.size * count)[1]
+
+
+def _connections(schedule: Schedule) -> Int32:
     if schedule.connection is not None:
         return schedule.connection
     channels = int(schedule.channel.max(initial=0)) + 1

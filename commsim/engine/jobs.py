@@ -150,7 +150,8 @@ def run_programs(
 
 def job_program(job: Job, topology: Topology, variation: Variation | None, draw: tuple[int, ...]) -> JobProgram:
     schedule = relabel(job.schedule, job.ranks, world_size=topology.world_size)
-    program, conn = build_program(schedule, topology), connections(schedule)
+    program = build_program(schedule, topology)
+    conn = connections(schedule, program)
     if variation is not None:
         program, first = variation.of(program, schedule.src, schedule.dst, topology, variation.generator(*draw))
         conn = more_connections(conn, first)

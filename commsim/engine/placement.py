@@ -94,11 +94,16 @@ def _server(_peers: Int64, _vertex: Int64, topology: Topology, _: WayFinder) -> 
     return int(hosts[0])
 
 
-def routes(schedule: Schedule, topology: Topology, src: Int64, dst: Int64) -> tuple[Int64, Int32, Int32]:
-    """Routes between endpoints: (ptr, links) and the route of each pair ``(src[k], dst[k])``, as in `RouteTable`."""
+def routes(
+    schedule: Schedule, topology: Topology, src: Int64, dst: Int64, flowlet: Int64
+) -> tuple[Int64, Int32, Int32]:
+    """Routes between endpoints: (ptr, links) and the route of each pair ``(src[k], dst[k])``, as in `RouteTable`.
+
+    `flowlet` counts between ranks; what is no rank has one way.
+    """
     n = schedule.world_size
     among = (src < n) & (dst < n)
-    table = topology.routes(src[among].astype(np.int32), dst[among].astype(np.int32))
+    table = topology.routes(src[among].astype(np.int32), dst[among].astype(np.int32), flowlet=flowlet[among])
     if among.all():
         return table.ptr, table.link, table.index
     vertex, way = place(schedule, topology), WayFinder(topology)

@@ -214,9 +214,30 @@ def routes_of_rows(schedule: Schedule, topology: Topology) -> tuple[Int64, Int32
     """Route table (ptr, link) with an empty route at its end, and the route of each row."""
     n = schedule.endpoints
     pair, of_row = dense_ids(schedule.src.astype(np.int64) * n + schedule.dst, n * n)
-    src, dst = pair // n, pair % n
+    src, dst, flowlet = pair // n, pair % n, np.zeros(pair.size, np.int64)
+    if topology.draws_flowlets:
+        drawn = flowlets_of(of_row, schedule, topology.flowlet_bytes)
+        both, row = np.unique(np.stack([of_row, drawn]), axis=1, return_inverse=True)
+        pair, flowlet, of_row = pair[both[0]], both[1], row.reshape(-1).astype(np.int32)
+        src, dst = pair // n, pair % n
     away = src != dst
-    ptr, links, index = routes(schedule, topology, src[away], dst[away])
+    ptr, links, index = routes(schedule, topology, src[away], dst[away], flowlet[away])
     route = np.full(pair.size, ptr.size - 1, np.int32)
     route[away] = index
     return np.append(ptr, ptr[-1]), links, route[of_row]
+
+
+def flowlets_of(pair: Int32, schedule: Schedule, size: int) -> Int64:
+    """Of each row the number of its flowlet among those of its pair, (rows,).
+
+    A message is never cut: it belongs to the flowlet into which its first byte falls, by `size` bytes each. A pair's
+    messages go in the order of steps, then of rows.
+    """
+    nbytes = schedule.payload_bytes() if schedule.wire_bytes is None else schedule.wire_bytes
+    order = np.lexsort((np.arange(pair.size), schedule.step, pair))
+    before = np.cumsum(nbytes[order]) - nbytes[order]
+    first = np.flatnonzero(np.diff(pair[order], prepend=-1))
+    before -= np.repeat(before[first], np.diff(np.append(first, pair.size)))
+    out = np.empty(pair.size, np.int64)
+    out[order] = before // size
+    return out

@@ -168,7 +168,8 @@ def repeated(
     >>> spread.median_s < spread.p99_s
     True
     """
-    program, conn = build_program(schedule, topology), connections(schedule)
+    program = build_program(schedule, topology)
+    conn = connections(schedule, program)
     for run in range(variation.repeats) if runs is None else runs:
         rng = variation.generator(run, program.rows, int(program.nbytes.sum()) % (1 << 32))
         varied, late = variation.of(program, schedule.src, schedule.dst, topology, rng)

@@ -42,6 +42,7 @@ class _Flow:
     transfer: float  # of all bytes there
     held: float  # of those that a connection's slots hold
     limit: str
+    messages: int = 1  # of all bytes: what lies in a slot is late together
 
 
 def shown_time(nodes: Nodes, call: Call, in_a_row: float | None, *, one_process: bool) -> tuple[float, float, str]:
@@ -66,16 +67,40 @@ def chain_time(nodes: Nodes, call: Call, *, fill: bool) -> tuple[float, float, s
     With `fill` the last rank's wait for the first chunk counts; without it the time is that from one call to the next
     in a row of many.
     """
+    flow, chains, way = _laid(nodes, call)
+    if fill:
+        return float(way[:, -1].max()) + flow.transfer - flow.piece, flow.transfer, flow.limit
+    return max(flow.transfer + flow.hop, _period(chains, way, flow)), flow.transfer, flow.limit
+
+
+def _laid(nodes: Nodes, call: Call) -> tuple[_Flow, npt.NDArray[np.int64], Float64]:
+    """The flow of the slowest hop, ranks of each chain, and when a first piece comes to each of them."""
     hops = nodes.hops(call.split.channels)
     inside, between = ([_flow(kind, call) for kind in kinds] for kinds in (nodes.kinds, hops.kinds))
     # All bytes go over every hop, at the pace of the slowest.
     flow = max(between if nodes.count > 1 else inside, key=lambda one: one.transfer)
     flow = replace(flow, handed=max(one.handed for one in inside))
     in_node, to_next = np.array([one.inside for one in inside]), np.array([one.across for one in between])
-    chains, way = _ways(nodes, call, in_node[nodes.comm.kind], to_next[hops.of])
-    if fill:
-        return float(way[:, -1].max()) + flow.transfer - flow.piece, flow.transfer, flow.limit
-    return max(flow.transfer + flow.hop, _period(chains, way, flow)), flow.transfer, flow.limit
+    return flow, *_ways(nodes, call, in_node[nodes.comm.kind], to_next[hops.of])
+
+
+@dataclass(frozen=True, eq=False)
+class ChainSteps:
+    """A chain piece by piece: ranks of each order, when a first piece comes to each of them, both (orders, ranks); its
+    pieces, the slots between two ranks, and the seconds of all bytes over the slowest hop."""
+
+    chains: npt.NDArray[np.int64]
+    way: Float64
+    pieces: int
+    slots: int
+    transfer_s: float
+
+
+def chain_steps(nodes: Nodes, call: Call) -> ChainSteps:
+    """The pieces of one channel of a chain, as `chain_time` has them."""
+    flow, chains, way = _laid(nodes, call)
+    size = flow.transfer / flow.messages
+    return ChainSteps(chains, way, flow.messages, max(2, round(flow.held / size)) if size else 2, flow.transfer)
 
 
 def _flow(kind: Kind, call: Call) -> _Flow:
@@ -85,6 +110,7 @@ def _flow(kind: Kind, call: Call) -> _Flow:
     hop = parameters.hop_inside(parameters.ring_hop, machine.intra_kind, protocol.name)
     unit = max(MIN_SLICE_BYTES, protocol.step_bytes) if protocol.is_simple else protocol.pass_bytes(WARP)
     piece = min(unit, nbytes)
+    messages = max(1, -(-nbytes // protocol.step_bytes))
     block = parameters.block_rate.of(protocol.name)
     if protocol.name == "LL":
         block = parameters.ll_rate(call.split.threads)
@@ -105,7 +131,7 @@ def _flow(kind: Kind, call: Call) -> _Flow:
             slowest, limit = inter, limit if inter == block else share.inter_limit
             first = min(piece / line, nbytes / slowest)
     slots = call.buffer_bytes if protocol.is_simple else STEPS * protocol.step_bytes
-    return _Flow(alone, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit)
+    return _Flow(alone, inside, across, handed, first, nbytes / slowest, min(nbytes, slots) / slowest, limit, messages)
 
 
 def _ways(

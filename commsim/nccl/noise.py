@@ -3,8 +3,9 @@
 A ring channel is stepped as `commsim.nccl.timing` steps it, all channels of all runs at once; a pair of trees is
 simulated by the event engine for each pair of channels of each run. Every channel has draws of its own, and a call
 ends with its last channel. Draws only add to what a channel waits for, so that no run is quicker than the plain one.
-The rounds of NVLS and NVLSTree go up and down the tree of the nodes, a message of each head and channel at a time. Of
-other algorithms no message is known: a slow node costs them the busy part of their time.
+The rounds of NVLS and NVLSTree go up and down the tree of the nodes, a message of each head and channel at a time;
+chains, sends and PAT are lines of messages (`noise_lines`). Of other algorithms (CollNet, NVLS over nodes, kernels on
+windows) no message is known: a slow node costs them the busy part of their time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ from commsim.errors import ScenarioError
 from commsim.nccl.channels import Call
 from commsim.nccl.environment import ALGORITHM_NAMES
 from commsim.nccl.lower import Float64, Int64, RingPlan, lower_ring
+from commsim.nccl.noise_lines import (
+    MOST_AT_ONCE,
+    MOST_DRAWS,
+    chain_later,
+    chain_messages,
+    pat_later,
+    pat_messages,
+    sends_later,
+    sends_of,
+)
 from commsim.nccl.nvls import Rounds, rounds_of
 from commsim.nccl.predict import Prediction, Predictor
 from commsim.nccl.protocols import heads
@@ -29,40 +40,59 @@ from commsim.nccl.tree import TREE_NODES, piece_bytes, tree_chunk
 from commsim.nccl.tree_rows import PAIR
 from commsim.units import format_bytes
 
-MOST_DRAWS = 200_000_000
-"""Messages of all channels and runs of a ring at one size: some seconds."""
-
 MOST_EVENTS = 20_000_000
 """The same of trees, whose messages the event engine takes one by one."""
-
-_MOST_AT_ONCE = 1 << 20
-"""Figures of a step of rings that are held at once."""
 
 _MOST_PIECES = 32
 """Pieces into which a channel's share of a tree call is cut: each is one message of a hop."""
 
 
-def noise_of(model: Predictor, variation: Variation, collective: str, got: Prediction) -> Float64:
+def noise_of(
+    model: Predictor, variation: Variation, collective: str, got: Prediction, factors: Float64 | None = None
+) -> Float64:
     """Seconds that the kernel of a predicted call takes longer in each of the repeated runs, (repeats,).
 
-    ScenarioError where messages vary of an algorithm that tells none apart, or more of them than can be stepped.
+    `factors` (repeats, nodes) say how many times as long each node takes, where they are drawn already. ScenarioError
+    where messages vary of an algorithm that tells none apart, or more of them than can be stepped.
     """
     if not variation.draws:
         return np.zeros(variation.repeats)
-    stepped = {"ring": _ring, "tree": _tree, "nvls_tree": _nvls}
-    if model.nodes.count == 1:
-        stepped["nvls"] = _nvls
-    by_messages = got.algorithm in stepped and collective not in CHAINED and model.system.ranks > 1
-    if not by_messages and variation.jitter is not None:
-        raise ScenarioError(_no_messages(collective, got))
-    if by_messages:
-        call = model.lowered(collective, got.nbytes, got.algorithm, got.protocol)
-        later = stepped[got.algorithm](model, variation, call)
-        if later is not None:
-            return np.maximum(later, 0.0)
+    later = _by_messages(model, variation, collective, got, factors)
+    if later is not None:
+        return np.maximum(later, 0.0)
+    if factors is not None:
+        return np.asarray(got.busy_s * (factors.max(axis=1) - 1.0))
     rng = variation.generator(1, got.nbytes % (1 << 32))
     slowest = [variation.slowest(model.nodes.count, chance) for chance in rng.random(variation.repeats)]
     return got.busy_s * (np.array(slowest) - 1.0)
+
+
+def _by_messages(
+    model: Predictor, variation: Variation, collective: str, got: Prediction, factors: Float64 | None
+) -> Float64 | None:
+    """The same of algorithms whose messages are known; None where nodes alone vary and it is too much, or of others."""
+    jitter, runs = variation.jitter is not None, variation.repeats
+    if model.system.ranks == 1:
+        return np.zeros(runs) if jitter else None
+    if got.algorithm == "send_recv":
+        if not jitter:
+            return None
+        src, _, messages = sends_of(model, collective, got)
+        _too_many(variation, collective, got.nbytes, src.size * messages * runs, MOST_DRAWS)
+        drawn = _factors(model, variation, got.nbytes) if factors is None else factors
+        return sends_later(model, variation, collective, got, drawn)
+    stepped = {"ring": _ring, "tree": _tree, "nvls_tree": _nvls, "pat": _pat}
+    if model.nodes.count == 1:
+        stepped["nvls"] = _nvls
+    if collective in CHAINED:
+        stepped = {"ring": _chain}
+    if got.algorithm not in stepped:
+        if jitter:
+            raise ScenarioError(_no_messages(collective, got))
+        return None
+    call = model.lowered(collective, got.nbytes, got.algorithm, got.protocol)
+    drawn = _factors(model, variation, got.nbytes) if factors is None else factors
+    return stepped[got.algorithm](model, variation, call, drawn)
 
 
 def _no_messages(collective: str, got: Prediction) -> str:
@@ -74,13 +104,13 @@ def _no_messages(collective: str, got: Prediction) -> str:
     )
 
 
-def _too_many(variation: Variation, call: Call, messages: int, most: int) -> bool:
+def _too_many(variation: Variation, collective: str, nbytes: int, messages: int, most: int) -> bool:
     """Whether a call has more messages than are stepped; a ScenarioError where that matters, as each is late."""
     if messages <= most or variation.jitter is None:
         return messages > most
     few = most * variation.repeats // messages
     raise ScenarioError(
-        f"found {messages:,} messages of all runs of {call.collective} of {format_bytes(call.nbytes)}, expected up to "
+        f"found {messages:,} messages of all runs of {collective} of {format_bytes(nbytes)}, expected up to "
         f"{most:,}, which take seconds: ask for fewer repeats, a smaller size or a smaller machine"
         + (f" (variation.repeats={few} of this one)" if few else "")
     )
@@ -92,22 +122,22 @@ def _factors(model: Predictor, variation: Variation, nbytes: int) -> Float64:
     return variation.node_factors(rng, (variation.repeats, model.nodes.count))
 
 
-def _ring(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+def _ring(model: Predictor, variation: Variation, call: Call, factors: Float64) -> Float64 | None:
     """Of rings: the last channel of each run, less what a channel takes without noise; None: too many messages."""
     plan, runs = lower_ring(model.nodes, call), variation.repeats
     channels = 1 if variation.jitter is None else call.split.channels  # which are alike without
     steps = sum(loop.count * loop.slices for loop in plan.loops) * plan.steps
     messages = steps * plan.ranks * channels * runs
-    if _too_many(variation, call, messages, MOST_DRAWS):
+    if _too_many(variation, call.collective, call.nbytes, messages, MOST_DRAWS):
         return None
     if not plan.loops:
         return np.zeros(runs)
     still = replace(variation, jitter=None)
     plain = ring_ends(plan, still, np.ones((1, plan.ranks)), variation.generator())
-    factors = _factors(model, variation, call.nbytes)[:, model.nodes.comm.node_of]
+    factors = factors[:, model.nodes.comm.node_of]
     rng = variation.generator(0, call.nbytes % (1 << 32))
     slices = max(loop.slices for loop in plan.loops)
-    many = max(1, _MOST_AT_ONCE // (slices * plan.ranks))
+    many = max(1, MOST_AT_ONCE // (slices * plan.ranks))
     of_way = np.repeat(np.arange(runs), channels)
     parts = (factors[of_way[first : first + many]] for first in range(0, of_way.size, many))
     ends = np.concatenate([ring_ends(plan, variation, part, rng) for part in parts])
@@ -141,7 +171,7 @@ def ring_ends(plan: RingPlan, variation: Variation, factors: Float64, rng: np.ra
     return np.asarray(free.max(axis=1))
 
 
-def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+def _tree(model: Predictor, variation: Variation, call: Call, factors: Float64) -> Float64 | None:
     """Of trees: the last pair of channels of each run, less what a pair takes without noise; None as of rings."""
     if not call.nbytes:
         return np.zeros(variation.repeats)
@@ -154,14 +184,13 @@ def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
     pieces = min(fine, _MOST_PIECES)
     pairs = 1 if variation.jitter is None else -(-call.split.channels // PAIR)
     rows = 2 * PAIR * pieces * (model.system.ranks - 1)  # up and down each tree of a pair
-    if _too_many(variation, call, rows * pairs * variation.repeats, MOST_EVENTS):
+    if _too_many(variation, call.collective, call.nbytes, rows * pairs * variation.repeats, MOST_EVENTS):
         return None
     program = model.tree.program(nodes, call, pieces)
     plain = simulate(program, in_order=False).makespan_s
     # Lines of LL and LL128 are pieces of a message: all of a chunk are late together.
     chunks = min(pieces, -(-call.split.channel_bytes // tree_chunk(nodes.system, call)))
     message = program.route.astype(np.int64) * chunks + model.tree.pieces_of(pieces) * chunks // pieces
-    factors = _factors(model, variation, call.nbytes)
     rng, links = variation.generator(0, call.nbytes % (1 << 32)), model.tree.node_of_links
     count = int(message.max()) + 1
 
@@ -178,7 +207,24 @@ def _tree(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
     return np.array(list(runs())) - plain
 
 
-def _nvls(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
+def _chain(model: Predictor, variation: Variation, call: Call, factors: Float64) -> Float64 | None:
+    """Of the chains of broadcast and reduce; None as of rings."""
+    messages = chain_messages(model, call, variation.repeats, jitter=variation.jitter is not None)
+    if _too_many(variation, call.collective, call.nbytes, messages, MOST_DRAWS):
+        return None
+    return chain_later(model, variation, call, factors)
+
+
+def _pat(model: Predictor, variation: Variation, call: Call, factors: Float64) -> Float64 | None:
+    """Of PAT; None as of rings."""
+    channels = 1 if variation.jitter is None else call.split.channels
+    messages = pat_messages(model, call, channels, variation.repeats)
+    if _too_many(variation, call.collective, call.nbytes, messages, MOST_DRAWS):
+        return None
+    return pat_later(model, variation, call, factors)
+
+
+def _nvls(model: Predictor, variation: Variation, call: Call, factors: Float64) -> Float64 | None:
     """Of the rounds of NVLS and NVLSTree: the last head and channel of each run, less what they take without noise."""
     nodes, channels = model.nodes, call.split.channels
     tree = (nodes.tree_rate(channels),) if nodes.count > 1 else ()
@@ -188,11 +234,11 @@ def _nvls(model: Predictor, variation: Variation, call: Call) -> Float64 | None:
     trees = double_binary_tree(nodes.count).parent[: min(2, channels)]
     lines = 1 if variation.jitter is None else heads(model.system) * -(-channels // len(trees))
     messages = 2 * max(1, nodes.count - 1) * count * lines * len(trees) * runs
-    if _too_many(variation, call, messages, MOST_DRAWS):
+    if _too_many(variation, call.collective, call.nbytes, messages, MOST_DRAWS):
         return None
-    factors, rng = _factors(model, variation, call.nbytes), variation.generator(0, call.nbytes % (1 << 32))
+    rng = variation.generator(0, call.nbytes % (1 << 32))
     of_line = np.repeat(np.arange(runs), lines)
-    many = max(1, _MOST_AT_ONCE // nodes.count)
+    many = max(1, MOST_AT_ONCE // nodes.count)
     later = np.zeros(runs)
     for parent in trees:
         plain = rounds_end(parent, each, count, np.ones((1, nodes.count)), None, rng)[0]

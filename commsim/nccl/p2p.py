@@ -118,7 +118,7 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
         part = max(min(nbytes, _PART_BEFORE_2_22), ceil(nbytes / channels))
         return PeerChannels(channels, part, total, lines=False)
     lines = alone and version < _LINES_BY_USE_SINCE and nbytes <= most * _LINES
-    chunk = round(LL.step_bytes * LL.wire_factor) if lines else _chunk(system, machine)
+    chunk = round(LL.step_bytes * LL.wire_factor) if lines else chunk_of(system, machine)
     least, largest = (chunk // 8, _MOST_CHANNELS * chunk) if alone else (chunk // 2, chunk)
     channels = max(1, min(p2p_start(most, total, system.ranks), ceil(nbytes / least)))
     while channels < most and nbytes / channels > largest:
@@ -128,7 +128,7 @@ def peer_channels(system: System, machine: Machine, nbytes: int, peers: int, ver
     return PeerChannels(channels, ceil(nbytes / channels), total, lines)
 
 
-def _chunk(system: System, machine: Machine) -> int:
+def chunk_of(system: System, machine: Machine) -> int:
     """Bytes that a send hands over at once (src/init.cc, computeBuffSizes)."""
     return _CHUNK_ONE_NODE if system.nodes == 1 and machine.intra_kind.startswith("nvlink") else _CHUNK
 
@@ -363,7 +363,7 @@ def _latency(
         # Inside a node the receiver takes over the first chunk when all of it is written and fenced.
         latency += parameters.pause.Simple
         if version >= _PARTS_SINCE:
-            latency += min(sends.part, _chunk(system, machine)) / block
+            latency += min(sends.part, chunk_of(system, machine)) / block
     if sends.remote:
         # A flush is a read of the NIC after it wrote to a GPU's memory. TCP fills the host's.
         flushed = system.sm < _NO_FLUSH_SM and network.name != "ethernet"

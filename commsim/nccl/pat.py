@@ -8,6 +8,7 @@ no farther than log2 N hops (Jeaugey, "PAT", arXiv 2506.20252).
 from __future__ import annotations
 
 from math import ceil, log2
+from typing import NamedTuple
 
 from commsim.nccl.channels import Call
 from commsim.nccl.lower import shares
@@ -39,8 +40,18 @@ def transfers(ranks: int, block_bytes: int, slot_bytes: int) -> list[int]:
     return first + [together >> k for k in range(1, together.bit_length())]
 
 
-def pat_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
-    """Seconds of the fullest channel, the bandwidth part of them, and what limits it."""
+class PatTransfers(NamedTuple):
+    """Transfers of one channel of a rank, `loops` times, in seconds: of each its service, by bytes alone; the hop."""
+
+    loops: int
+    service_s: list[float]
+    bytes_s: list[float]
+    hop_s: float
+    limit: str
+
+
+def lowered(system: System, machine: Machine, parameters: Parameters, call: Call) -> PatTransfers:
+    """What the fullest channel sends."""
     share = shares(system, machine, parameters, call)
     slot = step_bytes(call.protocol, call.buffer_bytes)
     block = max(1, ceil(call.split.channel_bytes / system.ranks))
@@ -50,9 +61,16 @@ def pat_time(system: System, machine: Machine, parameters: Parameters, call: Cal
     loops, piece = ceil(block / chunk), min(block, chunk)
     turn = message_turn(machine, parameters, call)
     messages = [blocks * piece for blocks in transfers(system.ranks, piece, slot)]
-    busy = loops * sum(nbytes / share.inter for nbytes in messages)
-    served = loops * sum(max(nbytes / share.inter, turn.seconds(nbytes)) for nbytes in messages)
+    by_bytes = [nbytes / share.inter for nbytes in messages]
+    service = [max(seconds, turn.seconds(nbytes)) for seconds, nbytes in zip(by_bytes, messages, strict=True)]
     # The proxy sends what has been written; a transfer waits for the one that brought its blocks.
     write = piece / parameters.block_rate.of(call.protocol.name)
     hop = network_hop(parameters.network, parameters.network.tree_hop, call.protocol, piece) + write
-    return ceil(log2(system.ranks)) * hop + served, busy, share.inter_limit
+    return PatTransfers(loops, service, by_bytes, hop, share.inter_limit)
+
+
+def pat_time(system: System, machine: Machine, parameters: Parameters, call: Call) -> tuple[float, float, str]:
+    """Seconds of the fullest channel, the bandwidth part of them, and what limits it."""
+    sent = lowered(system, machine, parameters, call)
+    served, busy = sent.loops * sum(sent.service_s), sent.loops * sum(sent.bytes_s)
+    return ceil(log2(system.ranks)) * sent.hop_s + served, busy, sent.limit

@@ -6,7 +6,7 @@ A send leaves its node by one of the NICs and stays on its rail; all NICs of a n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import cycle, islice
 from math import lcm
@@ -15,14 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from commsim.collectives.semantics import ROOTED
+from commsim.nccl.communicator import Comm
 from commsim.nccl.machine import FABRIC, nic_efficiency
 from commsim.nccl.node_ways import Edges
 from commsim.nccl.nodes import Nodes, narrower
 from commsim.nccl.p2p import Ends, busiest_rail, off_packs, p2p_time, with_chunk
 from commsim.nccl.parameters import Parameters
-from commsim.nccl.pools import MESHES, spread
+from commsim.nccl.pools import MESHES, PINNED, spread
 from commsim.nccl.system import Graph
 from commsim.nccl.version import Version
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, LinkKind
 
 _MOST_PAIRS = 1 << 16
@@ -47,13 +49,19 @@ def peer_edges(nodes: Nodes, collective: str, nbytes: int) -> tuple[Edges | None
     return Edges(src, dst, None), own, np.asarray(nbytes / n * counts[src] * counts[dst], np.float64)
 
 
-def _all_nics(nodes: Nodes) -> list[Graph]:
+def _all_nics(nodes: Nodes, *, mended: bool = False) -> list[Graph]:
     """Of each kind of node a graph of as many channels as it takes to load all its NICs alike, the same for all kinds.
 
-    That is a multiple of the NICs of each kind, unless it is more than `_MOST_TURNS` times the most of them.
+    That is a multiple of the NICs of each kind, unless it is more than `_MOST_TURNS` times the most of them. `mended`:
+    as if those that have failed worked.
     """
-    taken = nodes.ways.own_nics
+    t, comm, taken = nodes.comm.topology, nodes.comm, list(nodes.ways.own_nics)
     counts = [max(1, k.machine.nics if nics is None else len(nics)) for k, nics in zip(nodes.kinds, taken, strict=True)]
+    for k in range(len(taken) if mended else 0):
+        node = int(comm.nodes[comm.kind == k][0])
+        if taken[k] is None:
+            counts[k] += int(t.nics_of_nodes[node] - t.usable_nics[node].sum())
+            taken[k] = tuple(range(int(t.nics_of_nodes[node])))
     most, every = max(counts), lcm(*counts)
     channels = every if every <= _MOST_TURNS * most else most
     return [
@@ -79,16 +87,18 @@ def busiest_way(nodes: Nodes, collective: str) -> Way:
 
     A mesh of routers has its cut instead (`Machine.cut`).
     """
-    from commsim.nccl.streams import stream_ways
-
     t = nodes.comm.topology
     left = np.ones(t.link_bandwidth.size) if t.link_share is None else t.link_share
     fabric = np.flatnonzero((t.link_kind == LinkKind.FABRIC) & t.works)
     edges, graphs, carried = peer_edges(nodes, collective, 1)
     if edges is None or t.kind in MESHES:
         return Way(unknown=bool((left[fabric] < 1.0).any()))
-    ways = stream_ways(nodes.comm, graphs, edges.src, edges.dst)
-    load = spread(t, ways.load(carried[ways.edge] * ways.weight / ways.of.shape[1], t.link_bandwidth.size))
+    load = _put(nodes.comm, graphs, edges, carried)
+    if t.routing in PINNED and t.link_failed is not None:
+        # What goes round a failure may by luck leave a crowded link, on which no hash can be relied: the worse counts.
+        load = np.maximum(
+            load, _put(replace(nodes.comm, topology=_mended(t)), _all_nics(nodes, mended=True), edges, carried)
+        )
     fabric = fabric[load[fabric] > 0]
     if not fabric.size:
         return Way()
@@ -98,6 +108,19 @@ def busiest_way(nodes: Nodes, collective: str) -> Way:
     # What has failed leaves more to the others: the busiest of them is named then too.
     lost = t.link_failed is not None and bool(t.link_failed[t.link_kind == LinkKind.FABRIC].any())
     return Way(float(seconds.max()) / share, t.link_name(link) if lost or left[link] < 1.0 else "")
+
+
+def _put(comm: Comm, graphs: list[Graph], edges: Edges, carried: Float64) -> Float64:
+    """What lies on each link of the topology where edges carry so much over the NICs of such graphs, (links,)."""
+    from commsim.nccl.streams import stream_ways
+
+    ways, t = stream_ways(comm, graphs, edges.src, edges.dst), comm.topology
+    return spread(t, ways.load(carried[ways.edge] * ways.weight / ways.of.shape[1], t.link_bandwidth.size))
+
+
+def _mended(t: Topology) -> Topology:
+    """The machine where nothing has failed; what is slower stays so."""
+    return replace(t, link_failed=None)
 
 
 class Sent(NamedTuple):

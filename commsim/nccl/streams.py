@@ -9,7 +9,7 @@ gives each its share; a channel is as quick as the narrowest link of its way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,7 +49,8 @@ class StreamWays:
     """The streams of some edges: of each its edge, its channels, its links (streams, most links; -1: none).
 
     `of` (edges, channels) says which stream a channel of an edge belongs to; `own` how many channels leave the sender
-    by the stream's NIC, or where those are more, how many share one of the NICs of either end in the mean.
+    by the stream's NIC, or where those are more, how many share one of the NICs of either end in the mean; `nics`
+    (streams, 2) are those of its ends.
     """
 
     edge: Int64
@@ -57,6 +58,7 @@ class StreamWays:
     links: Int64
     of: Int64
     own: Float64
+    nics: Int64
 
     def along(self, *each: Float64) -> tuple[Int64, list[Float64]]:
         """The links of all streams, one after the other, and of figures of the streams columns beside them."""
@@ -85,7 +87,7 @@ def stream_ways(comm: Comm, graphs: Sequence[Graph], src: Int64, dst: Int64) -> 
     links = _ways(comm.topology, comm.nodes[src[edge]], nic, comm.nodes[dst[edge]], to_nic)
     even = channels / np.minimum(_distinct(leave)[src], _distinct(enter)[dst])
     own = np.maximum(_channels_of_a_nic(leave)[src[edge], nic], even[edge])
-    return StreamWays(edge, weight, links, index.reshape(src.size, channels), own)
+    return StreamWays(edge, weight, links, index.reshape(src.size, channels), own, pair[:, 1:])
 
 
 def streams(
@@ -96,13 +98,30 @@ def streams(
     Of trees `meeting` (edges,) says how many edges meet at the busier end of each, on the same NICs: the share is then
     what the fabric leaves of the NICs, whatever these carry.
     """
-    t, ways = comm.topology, stream_ways(comm, graphs, src, dst)
+    ways = stream_ways(comm, graphs, src, dst)
+    several = None if meeting is None else meeting[ways.edge]
+    nodes = comm.nodes[src[ways.edge]], comm.nodes[dst[ways.edge]]
+    if not comm.topology.draws_flowlets:
+        share, link = _shares(comm.topology, ways, nodes[0], several)
+        return Streams(share[ways.of], link[ways.of])
+    from commsim.nccl.flowlets import mean_share, window_of
+
+    def drawn(flowlet: int) -> tuple[Float64, Int64]:
+        links = _ways(comm.topology, nodes[0], ways.nics[:, 0], nodes[1], ways.nics[:, 1], flowlet)
+        return _shares(comm.topology, replace(ways, links=links), nodes[0], several)
+
+    window = window_of(ways.weight, comm.topology.flowlet_bytes)
+    return Streams(*mean_share(drawn, ways.of, window, ways.links.size))
+
+
+def _shares(t: Topology, ways: StreamWays, node: Int64, meeting: Int64 | None) -> tuple[Float64, Int64]:
+    """Of each stream, sent by a `node`, the share of its NIC that its way leaves it, and the narrowest link."""
     used, at, own = ways.links >= 0, np.asarray(np.maximum(ways.links, 0), np.int64), ways.own
     load = ways.load(ways.weight, t.link_bandwidth.size)
     # A link gives each stream less by what it carries over what the stream's own NIC carries.
-    nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[comm.nodes[src[ways.edge]]]]
+    nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[node]]
     if meeting is not None:
-        own = own * meeting[ways.edge]
+        own = own * meeting
         used[:, [0, -1]] = False
     most = np.maximum(load[at], own[:, None]) * nominal[:, None]
     share = np.where(used, t.link_bandwidth[at] * own[:, None] / most, np.inf)
@@ -112,18 +131,18 @@ def streams(
     share = np.minimum(share, 1.0)
     narrowest = share.argmin(axis=1)
     rows = np.arange(len(share))
-    return Streams(share[rows, narrowest][ways.of], at[rows, narrowest][ways.of])
+    return share[rows, narrowest], at[rows, narrowest]
 
 
 def _fabric_share(t: Topology, load: Float64, at: Int64, own: Float64, nominal: Float64) -> Float64:
     """What links between switches leave of a stream's NIC beside other streams, (streams, links).
 
-    Where paths are chosen by a hash, or given, streams that meet on a link share it. Else the links between a switch
-    and the level above share evenly what goes that way, and a link that is slowed slows what passes it. A mesh has its
-    cut (`Machine.cut`); here only what is slowed counts.
+    Where paths are chosen by a hash (of the stream, or of its flowlet), or given, streams that meet on a link share it.
+    Else the links between a switch and the level above share evenly what goes that way, and a link that is slowed slows
+    what passes it. A mesh has its cut (`Machine.cut`); here only what is slowed counts.
     """
     left = np.ones(load.size) if t.link_share is None else t.link_share
-    if t.routing in PINNED:
+    if t.routing in PINNED or t.draws_flowlets:
         return np.asarray(t.link_bandwidth[at] * own[:, None] / (np.maximum(load[at], 1e-9) * nominal[:, None]))
     if t.kind in MESHES:
         return np.asarray(left[at])
@@ -174,10 +193,10 @@ def _channels_of_a_nic(leave: Int64) -> Float64:
     return out
 
 
-def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64) -> Int64:
+def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64, flowlet: int = 0) -> Int64:
     """The links of the way of each stream from NIC to NIC, (streams, most links), padded with -1."""
     fabric = t.fabric
-    middle = fabric.between(node, nic, to_node, to_nic)
+    middle = fabric.between(node, nic, to_node, to_nic, 0, flowlet)
     up = t.usable_nics[node, nic] & t.usable_nics[to_node, to_nic]
     if _joins_rails(t):  # its spines are left out of a machine that has one leaf of each rail
         middle = np.where((middle == UNREACHABLE) & up[:, None], -1, middle)
@@ -185,7 +204,7 @@ def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64) -
     if bad.any():
         from commsim.topology.detour import rerouted
 
-        nic, to_nic, middle = rerouted(t, node, to_node, nic, to_nic, middle, bad)
+        nic, to_nic, middle = rerouted(t, node, to_node, nic, to_nic, middle, bad, flowlet)
     ports = fabric.port_up[node, nic][:, None], fabric.port_down[to_node, to_nic][:, None]
     return np.concatenate([ports[0], middle, ports[1]], axis=1).astype(np.int64)
 

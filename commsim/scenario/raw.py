@@ -232,7 +232,8 @@ class RawRows(RowPredictor):
 
         Not that of a hierarchical all_reduce, which sends fewer, larger messages than its rows do.
         """
-        if self._engine == "event" or algorithm != "ring" or self.work.collective not in _RINGS:
+        ruled = algorithm == "ring" and self.work.collective in _RINGS
+        if self._engine == "event" or not ruled or self.topology.draws_flowlets:
             return None
         with suppress(ScheduleError):  # no equal chunks: rows know what to do
             return ring_family(
@@ -263,7 +264,8 @@ class RawRows(RowPredictor):
             return replace(program, nbytes=np.pad(schedule.payload_bytes(), (0, program.joins))), routes
         program = build_program(schedule, self.topology, joins=True)
         routes = Routes.merged(program)
-        if sum(p.rows for p, _ in self._kept.values()) + program.rows <= _MOST_KEPT:
+        size_counts = self.topology.draws_flowlets  # by which flowlets begin elsewhere
+        if not size_counts and sum(p.rows for p, _ in self._kept.values()) + program.rows <= _MOST_KEPT:
             self._kept[algorithm, schedule.chunk_bytes.size] = program, routes
         return program, routes
 

@@ -80,19 +80,28 @@ class Scenario(Setting):
         library = self.library.name
         if self.variation is None or library == "none":
             return []
-        alone = self.variation.jitter is None and not self.variation.stragglers  # the spread of nodes
-        steps = ("trainings",) if library == "nccl" and alone else ()
+        steps = ("trainings",) if library == "nccl" and not self.variation.stragglers else ()
         other = next((work.noun for work in self.workload if work.kind not in ("items", "jobs", *steps)), "")
         if other:
             text = f"found variation beside {other} with library {library}, expected collectives or jobs only"
-            return [((), text + ("" if library != "nccl" else "; a training step knows node_spread alone"))]
+            return [
+                (
+                    (),
+                    text
+                    + (
+                        ""
+                        if library != "nccl"
+                        else "; a training step knows jitter and node_spread, and `stragglers` of its own"
+                    ),
+                )
+            ]
         if library in ("custom_all_reduce", "synthesized"):
             return [((), f"found variation with library {library}, expected none: its times are those of alike ranks")]
-        knows = {"gloo": "stragglers with a delay", "nccl": "of jobs stragglers"}[library]
-        text = f"found {{}} with library {library}, expected it only with library none; {library} knows {knows}"
+        if library == "nccl":
+            return []
+        text = f"found {{}} with library {library}, expected it only with library none; {library} knows stragglers "
+        text += "with a delay"
         factors = [i for i, straggler in enumerate(self.variation.stragglers) if straggler.factor is not None]
-        faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors if library == "gloo"]
-        if library == "nccl" and not any(work.kind == "jobs" for work in self.workload):
-            return faults
+        faults: KeyFaults = [(("stragglers", i, "factor"), text.format("factor")) for i in factors]
         drawn = [key for key in ("jitter", "node_spread") if getattr(self.variation, key) is not None]
         return faults + [((key,), text.format(key)) for key in drawn]

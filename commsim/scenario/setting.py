@@ -237,7 +237,7 @@ class Setting(Strict):
         default=None,
         description=(
             "with library `none`, and `nccl` of collectives: what differs from run to run, from node to node and from "
-            "rank to rank; with `nccl` jobs know stragglers alone, training steps the spread of nodes alone; with "
+            "rank to rank; with `nccl` of jobs as well, and of training steps jitter and the spread of nodes; with "
             "`gloo` the delay of stragglers alone, before each of their calls"
         ),
     )

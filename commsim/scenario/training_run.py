@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commsim.engine.variation import P99
 from commsim.errors import CommsimError
 from commsim.nccl.plugins import for_groups
 from commsim.nccl.predict import Options
@@ -14,6 +13,7 @@ from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
 from commsim.scenario.predictors import refuse_unlike_networks, survived
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
+from commsim.scenario.training_lost import lost_to_variation
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
@@ -46,6 +46,7 @@ from commsim.units import GIB, GIGA, format_time
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from commsim.engine.variation import Variation
     from commsim.scenario.predictors import Cache
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
@@ -109,7 +110,15 @@ def run_training(
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),
             *_loss_by_windows(scenario, topology, spec, run.step_s, latency),
         ),
-        lost=_lost(scenario, topology, program, run.step_s),
+        lost=lost_to_variation(
+            None if scenario.variation is None else scenario.variation.variation,
+            -(-step.world_size // topology.ranks_per_node),
+            program,
+            run.step_s,
+            lambda variation: training_program(
+                scenario, topology, spec, comm_times(scenario, topology, latency, variation)
+            ).run(),
+        ),
     )
     return item, warnings
 
@@ -217,33 +226,6 @@ def _loss_by_windows(
         )
 
 
-_MOST_STAGES = 8
-"""Stages up to which the slowest node is tried at each; of more at so many, evenly apart."""
-
-
-def _lost(scenario: Setting, topology: Topology, program: StepProgram, step_s: float) -> str:
-    """What the slowest node costs, where nodes are unlike by a draw: its compute is slower, at the stage that feels it
-    most. Gradients wait for its replica, so that the step is that of replicas like it. A step grows with the factor, so
-    that its quantiles are those of the factor."""
-    variation = None if scenario.variation is None else scenario.variation.variation
-    if variation is None or not variation.node_spread:
-        return ""
-    every = program.order.stages
-    nodes = -(-program.step.world_size // topology.ranks_per_node)
-    stages = range(0, every, -(-every // _MOST_STAGES))
-
-    def slowed(chance: float) -> float:
-        factor = variation.slowest(nodes, chance)
-        return max(program.run({stage: factor}).step_s for stage in stages)
-
-    median_s, p99_s = slowed(0.5), slowed(P99)
-    whom = f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node"
-    return (
-        f"This step loses {100 * (median_s / step_s - 1):.2g} % to {whom}: {median_s:.4g} s, and in one of 100 steps "
-        f"{p99_s:.4g} s (node_spread {100 * variation.node_spread:.3g} %); the rest is of alike nodes"
-    )
-
-
 def _faulty(topology: Topology) -> bool:
     return topology.link_share is not None or topology.node_gdr is not None
 
@@ -298,8 +280,13 @@ def kept_times(cache: Cache, scenario: Setting, topology: Topology, latency: flo
     return cache.groups(key, lambda: comm_times(scenario, topology, latency))
 
 
-def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> GroupCalls:
-    """The calls of groups of the scenario's machine, as its library runs them, its hops `latency` times as long."""
+def comm_times(
+    scenario: Setting, topology: Topology, latency: float = 1.0, variation: Variation | None = None
+) -> GroupCalls:
+    """The calls of groups of the scenario's machine, as its library runs them, its hops `latency` times as long.
+
+    Those of NCCL with the jitter of a `variation`, if there is one.
+    """
     library = scenario.library
     if library.name == "gloo":
         parts = parts_of(scenario.topology, scenario.base_dir, topology)
@@ -320,9 +307,13 @@ def comm_times(scenario: Setting, topology: Topology, latency: float = 1.0) -> G
     env, text = for_groups(topology, version or ASSUMED, library.env)
     own, _ = nccl_parameters(scenario, topology)
     # Gradients and activations are summed: a sum of bfloat16 chooses as that of float32, which Options has.
-    calls = NcclGroups(
-        topology, Options(version=version, env=env, mode="single", registered=library.registered), own, latency
-    )
+    options = Options(version=version, env=env, mode="single", registered=library.registered)
+    if variation is None:
+        calls = NcclGroups(topology, options, own, latency)
+    else:
+        from commsim.training.noisy_groups import NoisyGroups
+
+        calls = NoisyGroups(topology, options, own, latency, variation)
     calls.warnings += [text] if text else []
     calls.warnings += survived(scenario)
     return calls

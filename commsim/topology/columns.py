@@ -144,6 +144,7 @@ class TopologyColumns:
     routing: str
     oversubscription: float
     nodes_per_leaf: int
+    flowlet_bytes: int
     vertex_name: Sequence[str]
     vertex_kind: UInt8
     vertex_node: Int32
@@ -245,6 +246,11 @@ class TopologyColumns:
     def keeps_rails(self) -> bool:
         """Whether messages change rails inside a node, over NVLink, and never in the fabric."""
         return self.kind == "rail_only" or self.routing == "rail"
+
+    @property
+    def draws_flowlets(self) -> bool:
+        """Whether every flowlet of a stream, `flowlet_bytes` of it, draws one of several equal paths."""
+        return self.routing == "flowlet" and self.fabric_routes is not None and self.fabric_routes.choices > 1
 
     @property
     def fabric(self) -> FabricRoutes:

@@ -8,13 +8,21 @@ import numpy as np
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
+from commsim.topology.fabric_routes import Flowlet
 from commsim.topology.kinds import Bool, Int32, Int64
 
 _MOST_ATTEMPTS = 64
 
 
 def rerouted(
-    topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64, to_rail: Int64, links: Int32, bad: Bool
+    topology: TopologyColumns,
+    node: Int64,
+    to_node: Int64,
+    rail: Int64,
+    to_rail: Int64,
+    links: Int32,
+    bad: Bool,
+    flowlet: Flowlet = 0,
 ) -> tuple[Int64, Int64, Int32]:
     """The same pairs of nodes with the bad ones led over other NICs, equal paths or any surviving links.
 
@@ -23,7 +31,7 @@ def rerouted(
     rail, to_rail, links = rail.copy(), to_rail.copy(), links.copy()
     fabric, up = topology.fabric, topology.usable_nics
     most = up.shape[1]
-    left = np.flatnonzero(bad)
+    left, flowlet = np.flatnonzero(bad), np.broadcast_to(flowlet, node.shape)
     first, to_first = rail.copy(), to_rail.copy()
     for turn, attempt in product(range(most), range(min(fabric.choices, _MOST_ATTEMPTS))):
         a, b = (first[left] + turn) % most, (to_first[left] + turn) % most
@@ -31,7 +39,7 @@ def rerouted(
         k, a, b = left[usable], a[usable], b[usable]
         if not k.size:
             continue
-        paths = fabric.between(node[k], a, to_node[k], b, attempt)
+        paths = fabric.between(node[k], a, to_node[k], b, attempt, flowlet[k])
         good = topology.passable(paths)
         links[k[good]] = -1
         links[k[good], : paths.shape[1]] = paths[good]

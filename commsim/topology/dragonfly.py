@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import FabricRoutes, PathChoice
+from commsim.topology.fabric_routes import FabricRoutes, Flowlet, PathChoice
 from commsim.topology.kinds import Bool, Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
@@ -74,7 +74,9 @@ class DragonflyRoutes(GroupedRoutes):
         """The global links of a pair of groups."""
         return max(1, self.shape.links)
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """Local, global, local."""
         a, b = self.leaf[src, src_nic].astype(np.int64), self.leaf[dst, dst_nic].astype(np.int64)
         out = np.full((len(src), 3), -1, dtype=np.int32)
@@ -84,10 +86,11 @@ class DragonflyRoutes(GroupedRoutes):
         out[near, 0] = self.local[group[near], here[near], there[near]]
         away = np.flatnonzero(group != to_group)
         chunk = max(1, _MOST_COSTS // self.choices)
+        flowlet = np.broadcast_to(flowlet, src.shape)
         for first in range(0, len(away), chunk):
             k = away[first : first + chunk]
             distance = (to_group[k] - group[k]) % self.shape.groups
-            number = self.choose.number(src[k], dst[k], src_nic[k], here[k] + there[k])
+            number = self.choose.number(src[k], dst[k], src_nic[k], here[k] + there[k], flowlet[k])
             link, exit_at, enter_at = self._global(distance, here[k], there[k], number, attempt)
             steps = exit_at != here[k], enter_at != there[k]
             out[k, 0] = np.where(steps[0], self.local[group[k], here[k], exit_at], -1)
@@ -138,7 +141,9 @@ class SprayedRoutes(GroupedRoutes):
         hubs = (np.arange(s.groups) + shift // (self.nodes_per_leaf * s.switches)) % s.groups
         return np.concatenate([super().switch_image(shift), s.groups * s.switches + hubs])
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """Up to the group, to the other group, down."""
         a, b = self.leaf[src, src_nic].astype(np.int64), self.leaf[dst, dst_nic].astype(np.int64)
         out = np.full((len(src), 3), -1, dtype=np.int32)

@@ -23,6 +23,10 @@ NODES_PER_LEAF = 32
 # Slingshot: 16 of the 64 ports of a Rosetta switch go to nodes, and at most 32 switches make a group
 # (De Sensi et al., "An In-Depth Analysis of the Slingshot Interconnect", SC20).
 EDGE_PORTS = 16
+# What NCCL hands to a NIC at a time: one of the eight slots of a connection's 4 MiB, after which it has to wait for the
+# next to be filled. At gaps of 500 us half of a data centre's bytes were in flowlets of up to about as much (Alizadeh
+# et al., "CONGA", SIGCOMM 2014, section 2.6.1).
+FLOWLET_BYTES = 512 << 10
 LEAVES_PER_GROUP = 32
 
 _TREES = {"fat_tree", "rail_fat_tree", "rail_only"}
@@ -64,6 +68,7 @@ class Fabric:
     in_network_reduction: bool
     routing: str
     hash_seed: int
+    flowlet_bytes: int
     routes: tuple[RouteSpec, ...]
     switch_latency: float
     cable_latency: float
@@ -114,7 +119,8 @@ class Fabric:
 
     def choice(self, period: int, nodes: int) -> PathChoice:
         """How this fabric chooses among equal paths."""
-        return PathChoice(self.routing == "ecmp", self.hash_seed, period, nodes)
+        flowlets = self.routing == "flowlet"
+        return PathChoice(flowlets or self.routing == "ecmp", self.hash_seed, period, nodes, flowlets)
 
 
 def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabric:
@@ -133,6 +139,7 @@ def fabric_of(spec: FabricSpec | None, nodes: int, nics: int, name: str) -> Fabr
         in_network_reduction=bool(spec.in_network_reduction),
         routing=routing,
         hash_seed=spec.hash_seed or 0,
+        flowlet_bytes=spec.flowlet_size or FLOWLET_BYTES,
         routes=tuple(spec.routes or ()),
         switch_latency=SWITCH_LATENCY_S if spec.switch_latency is None else spec.switch_latency,
         cable_latency=cable,
@@ -216,10 +223,12 @@ def _check_routing(spec: FabricSpec, kind: str, routing: str, name: str) -> None
     if routing == "spray" and kind == "torus":
         raise TopologyError(
             f"{name}: fabric.routing: the equal paths of a torus cannot be merged into one; "
-            "shortest and ecmp are possible"
+            "shortest, ecmp and flowlet are possible"
         )
-    if kind == "rail_only" and routing not in {"rail", "ecmp", "spray"}:
+    if kind == "rail_only" and routing not in {"rail", "ecmp", "flowlet", "spray"}:
         raise TopologyError(f"{name}: fabric.routing: found {routing}, but rail_only changes rails inside a node")
+    if spec.flowlet_size is not None and routing != "flowlet":
+        raise TopologyError(f"{name}: fabric.flowlet_size belongs to routing: flowlet; found routing {routing}")
     if (routing == "static") != bool(spec.routes):
         raise TopologyError(f"{name}: fabric.routing: static and fabric.routes belong together; found only one of them")
 

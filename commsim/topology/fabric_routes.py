@@ -12,6 +12,9 @@ import numpy as np
 
 from commsim.topology.kinds import Int32, Int64
 
+Flowlet = Int64 | int
+"""Which of the flowlets of its stream a pair's path is of, one for all pairs or one each."""
+
 UNREACHABLE = -2
 """In the first column of a path: the fabric does not join these NICs (two planes, or rails without spines)."""
 
@@ -48,10 +51,13 @@ class FabricRoutes:
         """The switch that each switch becomes when nodes shift by `shift`, a multiple of the period."""
         raise NotImplementedError
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """Link ids from the switch of NIC ``src_nic[k]`` of node ``src[k]`` to that of the other, (pairs, hops).
 
-        Padded with -1 anywhere; `UNREACHABLE` in the first column. `attempt` takes the next of the equal paths.
+        Padded with -1 anywhere; `UNREACHABLE` in the first column. `attempt` takes the next of the equal paths;
+        a `flowlet` counts only where each draws a path of its own.
         """
         raise NotImplementedError
 
@@ -60,20 +66,25 @@ class FabricRoutes:
 class PathChoice:
     """How one of several equal paths is chosen: `hashed` (ECMP) or spread by places within a period.
 
-    Places are those of the nodes within `period` nodes; `nodes` is the number of all.
+    Places are those of the nodes within `period` nodes; `nodes` is the number of all. With `flowlets` each flowlet of
+    a stream is hashed for itself.
     """
 
     hashed: bool
     seed: int
     period: int
     nodes: int
+    flowlets: bool = False
 
-    def number(self, src: Int64, dst: Int64, nic: Int64, places: Int64) -> Int64:
+    def number(self, src: Int64, dst: Int64, nic: Int64, places: Int64, flowlet: Flowlet = 0) -> Int64:
         """A number >= 0 per pair, taken modulo the number of paths; `places` spreads pairs where nothing is hashed."""
         if not self.hashed:
             return np.asarray(places + nic, dtype=np.int64)
         distance = (dst - src) % self.nodes
-        return mixed([src % self.period, distance, nic], self.seed)
+        keys = [src % self.period, distance, nic]
+        if self.flowlets:
+            keys.append(np.broadcast_to(np.asarray(flowlet, np.int64), distance.shape))
+        return mixed(keys, self.seed)
 
 
 def mixed(keys: list[Int64], seed: int) -> Int64:
@@ -109,9 +120,11 @@ class StaticRoutes(FabricRoutes):
         """As the base: where a static route fails, its pair goes by the base's paths."""
         return self.base.choices
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """The user's route where there is one: of the two NICs first, else of their switches."""
-        links = self.base.between(src, src_nic, dst, dst_nic, attempt)
+        links = self.base.between(src, src_nic, dst, dst_nic, attempt, flowlet)
         if attempt:
             return links
         hops = max(links.shape[1], self.paths.shape[1])

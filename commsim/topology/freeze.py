@@ -108,6 +108,7 @@ def freeze(name: str, parts: Sequence[NodePart], fabric: Fabric) -> Topology:
         routing=fabric.routing,
         oversubscription=fabric.oversubscription,
         nodes_per_leaf=fabric.nodes_per_leaf,
+        flowlet_bytes=fabric.flowlet_bytes,
         vertex_name=VertexNames(start, node_group, devices, switches),
         vertex_kind=np.concatenate(kinds).astype(np.uint8),
         vertex_node=np.concatenate([node_of, np.full(len(switches), -1)]).astype(np.int32),

@@ -36,12 +36,19 @@ class Topology(TopologyColumns):
         self._checked(dst_rank)
         return self.routes(np.array([src_rank]), np.array([dst_rank]), nic).link
 
-    def routes(self, src: npt.ArrayLike, dst: npt.ArrayLike, nic: npt.ArrayLike | None = None) -> RouteTable:
+    def routes(
+        self,
+        src: npt.ArrayLike,
+        dst: npt.ArrayLike,
+        nic: npt.ArrayLike | None = None,
+        flowlet: npt.ArrayLike = 0,
+    ) -> RouteTable:
         """The routes of many (src, dst) pairs at once; equal pairs share one route.
 
-        `nic` is a NIC index for all pairs or one per pair (-1: the nearest), and counts between nodes only.
+        `nic` is a NIC index for all pairs or one per pair (-1: the nearest), and counts between nodes only; so does
+        `flowlet`, the number of a pair's flowlet where each draws a path (`draws_flowlets`).
         """
-        return route_table(self, src, dst, nic)
+        return route_table(self, src, dst, nic, flowlet)
 
     def nearest_nic(self, rank: int) -> int:
         """The index within its node of the NIC that a rank's GPU reaches over the shortest PCIe path."""

@@ -20,9 +20,12 @@ _BETWEEN_GROUPS = frozenset({"global_links", "global_bandwidth", "global_latency
 _OF_NETWORK = (
     _ABOVE_LEAVES
     | _BETWEEN_GROUPS
-    | {"nodes_per_leaf", "rails", "planes", "ports", "routing", "hash_seed", "switch_latency", "link_bandwidth"}
-    | {"leaves_per_group", "dimensions"}
+    | {"nodes_per_leaf", "rails", "planes", "ports", "routing", "hash_seed", "flowlet_size", "switch_latency"}
+    | {"link_bandwidth", "leaves_per_group", "dimensions"}
 )
+
+_DRAWN = ("ecmp", "flowlet")
+"""Routings that draw one of the paths that there are."""
 
 _NEUTRAL = {"oversubscription": 1, "core_oversubscription": 1, "levels": 2, "planes": 1}
 """What a fabric is without the knob: stating it asks for nothing."""
@@ -54,7 +57,7 @@ def _reason(name: str, t: Topology) -> str:
     routes = t.fabric_routes
     if isinstance(routes, StaticRoutes):
         routes = routes.base
-    if name == "hash_seed" and t.routing != "ecmp":
+    if name == "hash_seed" and t.routing not in _DRAWN:
         return f"routing: {t.routing} has no hash; set routing: ecmp to see it"
     if t.kind == "single_switch":
         idle = name in {"nodes_per_leaf", "cable_latency"}
@@ -73,9 +76,12 @@ def _of_tree(name: str, t: Topology, routes: TreeRoutes) -> str:
         see = f"set nodes_per_leaf below {t.nodes} to see it"
         if name == "rails" and by_rail and t.uniform:
             return f"{one} and messages stay on their rail; {see}"
-        return f"{one}; {see}" if name in _ABOVE_LEAVES | {"nodes_per_leaf"} else ""
+        chosen = name in {"hash_seed", "flowlet_size"} or (name == "routing" and t.routing in (*_DRAWN, "spray"))
+        return f"{one}; {see}" if chosen or name in _ABOVE_LEAVES | {"nodes_per_leaf"} else ""
     if name in _CORES | {"levels"} and shape.pods == 1:
         return f"all {shape.groups} groups of leaves are one pod; set leaves_per_pod below {shape.groups} to see it"
+    if name in {"routing", "hash_seed", "flowlet_size"} and t.routing in _DRAWN and routes.choices == 1:
+        return "there is one path between two leaves (spines: 1); set fabric.spines above 1 to see it"
     if name in {"spines", "cores"} and t.routing == "spray":
         return "routing: spray makes one of equal paths; set routing to shortest or ecmp to see it"
     return ""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from commsim.errors import TopologyError
 from commsim.topology.columns import TopologyColumns
+from commsim.topology.fabric_routes import Flowlet
 from commsim.topology.kinds import Bool, Int32, Int64, RouteTable
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def route_table(
-    topology: TopologyColumns, src: npt.ArrayLike, dst: npt.ArrayLike, nic: npt.ArrayLike | None = None
+    topology: TopologyColumns,
+    src: npt.ArrayLike,
+    dst: npt.ArrayLike,
+    nic: npt.ArrayLike | None = None,
+    flowlet: npt.ArrayLike = 0,
 ) -> RouteTable:
     """The deduplicated routes of the pairs (src[k], dst[k]); see `Topology.routes`."""
     a, b = np.broadcast_arrays(np.asarray(src, dtype=np.int64).ravel(), np.asarray(dst, dtype=np.int64).ravel())
@@ -33,8 +38,11 @@ def route_table(
     rail = _rails(topology, a, b, nic)
     same_node = topology.rank_node[a] == topology.rank_node[b]
     key = (a * world + b) * (topology.most_nics + 1) + np.where(same_node, 0, rail)
+    drawn = np.broadcast_to(np.asarray(flowlet, np.int64), a.shape)
+    if drawn.any():
+        key = np.unique(np.stack([key, np.where(same_node, 0, drawn)]), axis=1, return_inverse=True)[1].reshape(-1)
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    links = _links(topology, a[first], b[first], rail[first], same_node[first])
+    links = _links(topology, a[first], b[first], rail[first], same_node[first], drawn[first])
     used = links >= 0
     ptr = np.concatenate([[0], np.cumsum(used.sum(axis=1))]).astype(np.int64)
     return RouteTable(ptr, links[used], index.reshape(-1).astype(np.int32))
@@ -82,7 +90,9 @@ def _rails(topology: TopologyColumns, src: Int64, dst: Int64, nic: npt.ArrayLike
     return np.where(asked < 0, nearest, asked)
 
 
-def _links(topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_node: Bool) -> Int32:
+def _links(
+    topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_node: Bool, flowlet: Int64
+) -> Int32:  # fmt: skip
     """Link ids (pairs, most hops), -1 where a pair has no link in that column."""
     node, to_node = (topology.rank_node[r].astype(np.int64) for r in (src, dst))
     local, to_local = _local(topology, src), _local(topology, dst)
@@ -96,7 +106,7 @@ def _links(topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_
     if topology.fabric_routes is None or same_node.all():
         return inside(np.arange(len(src)))
     i, k = np.flatnonzero(same_node), np.flatnonzero(~same_node)
-    rail, to_rail, middle = fabric_links(topology, node[k], to_node[k], rail[k])
+    rail, to_rail, middle = fabric_links(topology, node[k], to_node[k], rail[k], flowlet[k])
     fabric = topology.fabric_routes
     parts = [
         placed(_looked_up(topology, node[k], lambda r: r.gpu_nic, local[k], rail), node[k]),
@@ -113,14 +123,16 @@ def _links(topology: TopologyColumns, src: Int64, dst: Int64, rail: Int64, same_
     return out
 
 
-def fabric_links(topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64) -> tuple[Int64, Int64, Int32]:
+def fabric_links(
+    topology: TopologyColumns, node: Int64, to_node: Int64, rail: Int64, flowlet: Flowlet = 0
+) -> tuple[Int64, Int64, Int32]:
     """(NIC at the source, NIC at the destination, links between their switches) of pairs of nodes."""
     to_rail = rail if topology.uniform else rail % topology.nics_of_nodes[to_node]
-    links = topology.fabric.between(node, rail, to_node, to_rail)
+    links = topology.fabric.between(node, rail, to_node, to_rail, 0, flowlet)
     up = topology.usable_nics
     bad = ~(topology.passable(links) & up[node, rail] & up[to_node, to_rail])
     if not bad.any():
         return rail, to_rail, links
     from commsim.topology.detour import rerouted
 
-    return rerouted(topology, node, to_node, rail, to_rail, links, bad)
+    return rerouted(topology, node, to_node, rail, to_rail, links, bad, flowlet)

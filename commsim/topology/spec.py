@@ -40,7 +40,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from commsim.fields import Bandwidth, Seconds
+from commsim.fields import Bandwidth, Bytes, Seconds
 from commsim.units import GIGA
 
 Text = Annotated[str, Field(strict=True, min_length=1, max_length=200)]
@@ -181,7 +181,7 @@ class NodeSpec(_Block):
 
 
 FabricKind = Literal["single_switch", "fat_tree", "rail_fat_tree", "rail_only", "dragonfly", "torus"]
-Routing = Literal["shortest", "ecmp", "spray", "rail", "static"]
+Routing = Literal["shortest", "ecmp", "flowlet", "spray", "rail", "static"]
 Count = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Vertex = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
@@ -216,8 +216,9 @@ class FabricSpec(_Block):
     `in_network_reduction`: the switches add and multicast (SHARP on InfiniBand), and the jobs may have them do so; not
     taken for granted, as it needs an aggregation manager, licences and a plugin.
 
-    `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `spray` evenly (equal paths are merged),
-    `rail` changes rails inside a node over NVLink, `static` takes `routes` where they are given.
+    `routing`: `shortest` spreads over equal paths by place, `ecmp` by a hash, `flowlet` by a hash that each flowlet of
+    a stream draws anew, `spray` evenly (equal paths are merged), `rail` changes rails inside a node over NVLink,
+    `static` takes `routes` where they are given.
     """
 
     kind: FabricKind | None = optional("shape of the network")
@@ -229,9 +230,13 @@ class FabricSpec(_Block):
     )
     in_network_reduction: Flag | None = optional("InfiniBand switches add for the job (SHARP); not taken for granted")
     routing: Routing | None = optional(
-        "how equal paths are used: by place, by a hash, evenly, changing rails inside a node, or as `routes` say"
+        "how equal paths are used: by place, by a hash, by one for each flowlet, evenly, changing rails inside a node, "
+        "or as `routes` say"
     )
-    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = optional("of `ecmp`")
+    hash_seed: Annotated[int, Field(strict=True, ge=0, le=2**31)] | None = optional("of `ecmp` and `flowlet`")
+    flowlet_size: Annotated[Bytes, Field(gt=0, le=1 << 40)] | None = optional(
+        "of `flowlet`: bytes of a stream after which it draws a path anew; left out: 512 KiB"
+    )
     routes: Annotated[list[RouteSpec], Field(max_length=65536)] | None = optional("for `static`")
     switch_latency: Seconds | None = optional("of a switch")
     cable_latency: Seconds | None = optional("of a cable between switches")

@@ -13,7 +13,7 @@ from itertools import islice, permutations
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import FabricRoutes, PathChoice
+from commsim.topology.fabric_routes import FabricRoutes, Flowlet, PathChoice
 from commsim.topology.kinds import Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
@@ -47,11 +47,15 @@ class TorusRoutes(FabricRoutes):
         """Routers move with their nodes."""
         return np.asarray((np.arange(self.nodes) + shift) % self.nodes)
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """As many links as the distances of all dimensions."""
         hops = sum(n // 2 for n in self.sizes)
         out = np.full((len(src), hops), -1, dtype=np.int32)
-        turn = self.choose.number(src, dst, src_nic, np.zeros_like(src)) if self.choose.hashed else np.zeros_like(src)
+        turn = np.zeros_like(src)
+        if self.choose.hashed:
+            turn = self.choose.number(src, dst, src_nic, turn, flowlet)
         turn = (turn + attempt) % self.choices
         for i, order in enumerate(self.orders):
             k = np.flatnonzero(turn == i)

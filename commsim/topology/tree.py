@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commsim.topology.fabric import Fabric
-from commsim.topology.fabric_routes import UNREACHABLE, FabricRoutes, PathChoice
+from commsim.topology.fabric_routes import UNREACHABLE, FabricRoutes, Flowlet, PathChoice
 from commsim.topology.kinds import Float64, Int32, Int64, LinkKind
 from commsim.topology.links import BuiltFabric, LinkColumns, Ports
 
@@ -97,7 +97,9 @@ class TreeRoutes(FabricRoutes):
             image[s.leaves : s.leaves + s.all_spines] = s.leaves + (spine + moved) % s.all_spines
         return image
 
-    def between(self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0) -> Int32:
+    def between(
+        self, src: Int64, src_nic: Int64, dst: Int64, dst_nic: Int64, attempt: int = 0, flowlet: Flowlet = 0
+    ) -> Int32:
         """At most up, up, down, down."""
         s = self.shape
         leaf, to = self.leaf[src, src_nic].astype(np.int64), self.leaf[dst, dst_nic].astype(np.int64)
@@ -108,9 +110,10 @@ class TreeRoutes(FabricRoutes):
         k = np.flatnonzero(far & ~cut)
         if not k.size:
             return out
+        flowlet = np.broadcast_to(flowlet, src.shape)[k]
         leaf, to, src, dst = leaf[k], to[k], src[k], dst[k]
         places = src % self.nodes_per_leaf + dst % self.nodes_per_leaf
-        number = self.choose.number(src, dst, src_nic[k], places)
+        number = self.choose.number(src, dst, src_nic[k], places, flowlet)
         spine = (number + attempt) % s.spines
         out[k, 0], out[k, -1] = self.up[leaf, spine], self.down[to, spine]
         if s.pods == 1:

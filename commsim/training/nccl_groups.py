@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Alike:
+class Alike:
     """Groups that stand alike: what says how, their ranks (groups, n), their nodes in NCCL's order.
 
     Groups of the same ``pace`` take the same time, if over other NICs.
@@ -56,7 +56,7 @@ class NcclGroups:
         self._topology, self._options, self._parameters, self._latency = topology, options, parameters, latency
         self._models: dict[bytes, Predictor] = {}
         self._alone: dict[tuple[str, int, bytes], Prediction] = {}
-        self._alike: dict[bytes, tuple[list[_Alike], bytes]] = {}
+        self._alike: dict[bytes, tuple[list[Alike], bytes]] = {}
         self._seconds: dict[tuple[str, int, bytes, int], float] = {}
         self._loads: dict[tuple[str, int, int], LinkLoad] = {}
         self._asked: dict[tuple[str, float, bytes], Ranks] = {}
@@ -88,7 +88,7 @@ class NcclGroups:
         collective, nbytes = named(collective, nbytes, groups)
         return self._load((collective, round(nbytes)), self._sorted(groups)[0])
 
-    def _load(self, call: tuple[str, int], alike: list[_Alike]) -> LinkLoad:
+    def _load(self, call: tuple[str, int], alike: list[Alike]) -> LinkLoad:
         """What a call of all groups puts on links; kept up to a bound, as steps that are like each other ask again."""
         key = *call, id(alike)  # which `_sorted` keeps
         if key not in self._loads:
@@ -136,7 +136,7 @@ class NcclGroups:
             self._held[key] = communicator_memory(model, calls)
         return self._held[key]
 
-    def _together(self, call: tuple[str, int], alike: list[_Alike], alone: list[Prediction]) -> float:
+    def _together(self, call: tuple[str, int], alike: list[Alike], alone: list[Prediction]) -> float:
         """Seconds of the slowest of all groups at once, by what each takes alone.
 
         Those that crowd on a NIC, or on a link between switches, get a share of it, as of one so much slower.
@@ -166,14 +166,14 @@ class NcclGroups:
 
     # -- which groups are alike ---------------------------------
 
-    def _predicted(self, call: tuple[str, int], some: _Alike) -> Prediction:
+    def _predicted(self, call: tuple[str, int], some: Alike) -> Prediction:
         collective, nbytes = call
         key = collective, max(1, nbytes), some.pace
         if key not in self._alone:
             self._alone[key] = self._model(some).predict(*key[:2])
         return self._alone[key]
 
-    def _model(self, some: _Alike) -> Predictor:
+    def _model(self, some: Alike) -> Predictor:
         """NCCL on one of the groups, which stands for those alike."""
         if some.place not in self._models:
             made = Predictor(self._topology, self._options, self._parameters, some.ranks[0].tolist())
@@ -185,7 +185,7 @@ class NcclGroups:
             self.warnings += [text for text in self._models[some.place].warnings if text not in self.warnings]
         return self._models[some.place]
 
-    def _sorted(self, groups: Ranks) -> tuple[list[_Alike], bytes]:
+    def _sorted(self, groups: Ranks) -> tuple[list[Alike], bytes]:
         """The groups by how they stand, and how they stand to each other."""
         whole = groups.tobytes() + bytes(str(groups.shape), "ascii")
         if whole not in self._alike:
@@ -195,7 +195,7 @@ class NcclGroups:
                 rows.setdefault(place, []).append(i)
             paces = self._places(groups, by_kind=True)
             alike = [
-                _Alike(place, paces[some[0]], groups[some], _nodes(node[groups[some]].astype(np.int64)))
+                Alike(place, paces[some[0]], groups[some], _nodes(node[groups[some]].astype(np.int64)))
                 for place, some in rows.items()
             ]
             self._alike[whole] = alike, self._places(groups.reshape(1, -1))[0]

@@ -103,7 +103,7 @@ def _result(streams: StepStreams) -> StepRun:
         dp_s=streams.end - streams.pipeline_end - update - machine.constant_s + slowed_s,
         optimizer_s=update,
         constant_s=machine.constant_s,
-        contended=streams.calls is not None,
+        contended=bool(streams.calls),
         ends={"pipeline": streams.pipeline_end, "gradients": streams.gradients_end, "step": streams.end},
         slowed_s=streams.slowed,
     )

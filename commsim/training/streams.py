@@ -2,9 +2,10 @@
 
 What it is not: it gives no causes and no shares; `commsim.training.simulate` reads them off.
 
-One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Sends,
-gradient collectives and what passes exchange take the time of the library's model, of all groups of a stage at once.
-Where they share links that have not enough for all, each goes on as fast as these let it (`commsim.engine.sharing`).
+One replica stands for all by symmetry; a replica with stragglers is run beside it, and gradients wait for both. Each
+has the links to itself and its like, gradients those of both. Sends, gradient collectives and what passes exchange
+take the time of the library's model, of all groups of a stage at once. Where they share links that have not enough
+for all, each goes on as fast as these let it (`commsim.engine.sharing`).
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ class _Gradients:
     begun: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
+class _Joint:
+    """A transfer on the links of several replicas: on how many it is not through, and what its end calls."""
+
+    left: int
+    then: Then
+    what: object
+
+
 class StepStreams:
     """Runs one step; `end`, `pipeline_end` and `gradients_end` in seconds, `rows` of its timeline, `slowed`: of
     actions, by number, the seconds by which they were longer beside gradients, bucket by bucket."""
@@ -81,7 +91,9 @@ class StepStreams:
     ) -> None:
         self.order, self.works, self.machine, self.replicas = order, works, machine, replicas
         self.clock = EventClock()
-        self.calls = None if machine.sharing is None else CallsUnderWay(self.clock, machine.sharing)
+        sharing = machine.sharing
+        # The links of each replica, on which its passes and sends meet each other and what all exchange.
+        self.calls = [] if sharing is None else [CallsUnderWay(self.clock, sharing) for _ in replicas]
         self.rows: list[tuple[float, float, int, int, int, int]] = []
         self.slowed: dict[int, list[float]] = {}
         self.pass_s = {
@@ -117,10 +129,12 @@ class StepStreams:
     def _write(self, start: float, endpoint: int, stream: int, name: str, nbytes: float = 0.0) -> None:
         self.rows.append((start, self.clock.now, endpoint, stream, _CODES[name], round(nbytes)))
 
-    def _carry(self, flow: Flow, calls: CallsUnderWay | None, then: Then, what: object) -> None:
-        """Calls `then(what)` when a transfer is through."""
-        if calls is not None and calls.meets(flow.shared):
-            calls.start(flow.shared, flow.seconds, then, what)
+    def _carry(self, flow: Flow, calls: list[CallsUnderWay], then: Then, what: object) -> None:
+        """Calls `then(what)` when a transfer is through on the links of all these."""
+        if calls and calls[0].meets(flow.shared):
+            joint = _Joint(len(calls), then, what)
+            for one in calls:
+                one.start(flow.shared, flow.seconds, _ended, joint)
         elif flow.seconds > 0:
             self.clock.after(flow.seconds, then, what)
         else:
@@ -148,8 +162,8 @@ class StepStreams:
             lane.passes[passed] = self._pass_of(lane, action)
         lane.seconds, lane.flow = seconds, flow = lane.passes[passed]
         lane.beside_s = None
-        if flow is not None and self.calls is not None:
-            self.calls.start(flow.shared, flow.seconds, self._exchanged, lane)
+        if flow is not None:
+            self.calls[lane.replica].start(flow.shared, flow.seconds, self._exchanged, lane)
         if self._completes[lane.stage][lane.at]:
             lane.bucket = 0
             self._fill(lane)
@@ -161,7 +175,7 @@ class StepStreams:
         place = lane.stage, action.chunk
         longer = (self.replicas[lane.replica][lane.stage] - 1.0) * self.works[place].of(action.kind).compute
         flow = self.machine.inside.get((lane.stage, action.chunk, action.kind))
-        if lane.replica or flow is None or self.calls is None or not self.calls.meets(flow.shared):
+        if flow is None or not self.calls or not self.calls[0].meets(flow.shared):
             flow = None
         return self.pass_s[place, action.kind] + longer, flow
 
@@ -251,9 +265,9 @@ class StepStreams:
             self._send_on(way)
 
     def _send_on(self, way: _Way) -> None:
-        """The next message of a way. What all replicas send is the first one's call."""
+        """The next message of a way. What all replicas like this one send is one call."""
         way.begun = self.clock.now
-        self._carry(way.flow, self.calls if way.replica == 0 else None, self._sent, way)
+        self._carry(way.flow, self.calls[way.replica : way.replica + 1], self._sent, way)
 
     def _sent(self, way: _Way) -> None:
         number, waiting = way.waiting[0]
@@ -332,6 +346,13 @@ class StepStreams:
         stage, at, start = what
         self._write(start, stage, 5, "gather", self.machine.gathers[stage][at].nbytes)
         self._gather((stage, at + 1))
+
+
+def _ended(joint: _Joint) -> None:
+    """What the end of a transfer calls on the links of each replica."""
+    joint.left -= 1
+    if not joint.left:
+        joint.then(joint.what)
 
 
 def _nothing(_: object) -> None:

@@ -59,7 +59,7 @@ def draw(seed: int) -> Case:
     fabric["network"] = rng.choice(("infiniband", "roce"))
     if fabric["kind"] in ("fat_tree", "rail_fat_tree"):
         fabric |= {"nodes_per_leaf": rng.randint(1, 3), "oversubscription": rng.choice((1.0, 2.0, 16.0))}
-        fabric |= {"spines": rng.randint(1, 4), "routing": rng.choice(("shortest", "ecmp", "spray"))}
+        fabric |= {"spines": rng.randint(1, 4), "routing": rng.choice(("shortest", "ecmp", "flowlet", "spray"))}
     elif fabric["kind"] == "torus":
         fabric |= {"dimensions": 2, "link_bandwidth": "50 GB/s"}
     elif fabric["kind"] == "dragonfly":

@@ -152,8 +152,8 @@ def test_what_takes_too_long_or_has_no_messages_is_refused(monkeypatch: pytest.M
         _later(8, "nvls_tree", 8 << 30, jitter)
     with pytest.raises(ScenarioError, match=r"CollNetChain: its time is a closed form.*=Ring, Tree or NVLSTree"):
         noise_of(_model(2, None), jitter, "all_reduce", _SHARP)
-    with pytest.raises(ScenarioError, match="expected node_spread alone"):
-        _later(2, None, 1 << 20, jitter, "all_to_all")
+    with pytest.raises(ScenarioError, match=r"found .* messages of all runs of all_to_all .* fewer repeats"):
+        _later(4, None, 8 << 30, Variation(0, 100_000, Jitter(1e-6)), "all_to_all")
 
 
 def _run(*changes: str, **parts: Any) -> Any:
@@ -180,10 +180,37 @@ def test_a_row_has_the_median_and_the_percentile_and_says_what_the_slowest_node_
     assert noisy.lower_bound_s < _run(ring).items[0].rows[0].time_s < noisy.time_s < noisy.p99_s
 
 
-def test_jobs_know_no_noise() -> None:
-    jobs = [{"jobs": [{"collective": "all_reduce", "size": "1 MiB"}]}]
-    with pytest.raises(ScenarioError, match=r"variation\.node_spread: found node_spread with library nccl.*stragglers"):
-        _run(workload=jobs)
+def _two(*changes: str, variation: dict[str, Any] | None) -> Any:
+    jobs = [
+        {"name": "a", "ranks": "0 .. 15", "collective": "all_reduce", "size": "64 MiB"},
+        {"name": "b", "ranks": "16 .. 31", "collective": "all_to_all", "size": "64 MiB"},
+        {"name": "c", "mesh": {"dp": 4, "tp": 8}, "axis": "tp", "collective": "broadcast", "size": "16 MiB"},
+    ]
+    return _run(*changes, workload=[{"jobs": jobs}], variation=variation).jobs[0]
+
+
+def test_jobs_have_noise_each_of_its_own() -> None:
+    plain, noise = _two(variation=None), {"jitter": {"mean": "5 us"}, "node_spread": 0.05, "repeats": 20}
+    noisy, again = _two(variation=noise), _two(variation=noise)
+    assert noisy == again
+    assert (plain.repeats, noisy.repeats) == (1, 20)
+    for before, after in zip(plain.rows, noisy.rows, strict=True):
+        assert before.p99_s is None
+        assert before.alone_s < after.alone_s <= after.together_s * (1 + 1e-9)
+        assert before.together_s <= after.together_s <= after.p99_s
+    assert _two("variation.seed=4", variation=noise) != noisy
+
+
+def test_jobs_of_no_noise_are_the_plain_ones() -> None:
+    plain, noisy = _two(variation=None), _two(variation={"jitter": {"mean": "1e-9 us"}, "repeats": 2})
+    for before, after in zip(plain.rows, noisy.rows, strict=True):
+        assert after.together_s == pytest.approx(before.together_s, rel=1e-9)
+        assert (after.meets_on, after.algorithm) == (before.meets_on, before.algorithm)
+
+
+def test_too_many_runs_of_jobs_are_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"found 10000 runs of 6 calls.*variation.repeats=3333"):
+        _two(variation={"node_spread": 0.05, "repeats": 10_000})
 
 
 @pytest.mark.parametrize("spread", ["0 %", "-1 %", "200 %", "x %", "nan"])
@@ -240,10 +267,20 @@ def test_a_step_says_what_it_loses_to_the_slowest_node(mesh: dict[str, int]) -> 
     assert "slowest of 2 nodes" in some.lost
 
 
-def test_a_step_knows_no_jitter() -> None:
-    step = {"model": "llama-3-8b", "global_batch_size": 8, "mesh": {"tp": 8}}
-    with pytest.raises(ScenarioError, match="a training step knows node_spread alone"):
-        _run("variation.jitter={mean: 1 us}", workload=[{"training": step}])
+def test_a_step_says_what_it_loses_to_late_messages() -> None:
+    step = {"model": "llama-3-8b", "global_batch_size": 16, "mesh": {"tp": 8, "dp": 2}}
+    shares = []
+    for mean in ("1 us", "10 us"):
+        change = f"variation={{jitter: {{mean: {mean}}}}}"
+        (item,) = _run(
+            change, topology={"preset": "hgx-h100-ndr400", "nodes": 2}, workload=[{"training": step}]
+        ).trainings
+        shares.append(float(item.lost.split("loses ")[1].split(" %")[0]))
+        assert "late by" in item.lost
+    assert 0 < shares[0] < shares[1]
+    stragglers = "variation={stragglers: [{ranks: 1, delay: 1 us}]}"
+    with pytest.raises(ScenarioError, match="a training step knows jitter and node_spread"):
+        _run(stragglers, workload=[{"training": step}])
 
 
 def test_the_slowest_of_very_many_nodes_is_finite() -> None:

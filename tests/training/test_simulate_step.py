@@ -275,6 +275,17 @@ def test_a_second_replica_as_quick_changes_nothing(calls: NcclGroups) -> None:
     assert same.step_s == pytest.approx(simulated(one, comm, calls=calls).step_s, rel=1e-12)
 
 
+def test_transfers_of_a_slow_replica_meet_its_own_and_those_of_all(calls: NcclGroups) -> None:
+    one = step(model=model("mixtral-8x7b"), tp=2, pp=2, dp=16, ep=8, expert_tp=2, zero_stage=1, global_batch_size=64)
+    comm, slow = linear(1e-5, 20e9), {0: 1.3, 1: 1.3}
+    apart, both = StepPlan(contention=False, stragglers=slow), StepPlan(stragglers=slow)
+    alone, together = (simulated(one, comm, calls=calls, plan=plan).step_s for plan in (apart, both))
+    assert together > alone * (1 + 1e-6)
+    # Gradients wait for it, so that the step is that of replicas like it.
+    usual = step_program(one, per_layer(1e-3), comm, optimizer_s=[0.01] * one.pp, calls=calls)
+    assert together == pytest.approx(usual.run(slow).step_s, rel=1e-6)
+
+
 def test_messages_to_a_stage_follow_one_another() -> None:
     """GPipe's forwards run ahead of their sends, whose bytes all go over one card before the way back begins."""
     one, rate = step(pp=2, schedule="gpipe", global_batch_size=16), 1e6

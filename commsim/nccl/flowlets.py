@@ -1,0 +1,56 @@
+"""Streams whose flowlets draw their paths: what a channel gets of the fabric in the mean of many draws.
+
+A flowlet that meets others on a link takes as much longer as these leave it less, so that a stream takes the mean of
+what its flowlets take. The streams of a channel wait for one another: one is ahead of the next by no more than the
+slots of its connections hold. So they keep step from window to window, each of as many flowlets as those hold, and in
+each the slowest counts. Of flowlets as large as a connection's slots this is the mean over hashes (ECMP); of very small
+ones each stream has its own mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES
+from commsim.topology.kinds import Float64, Int64
+
+_MOST_DRAWS = 512
+"""Flowlets of a stream that are drawn: those of many calls in a row, as nccl-tests averages them."""
+
+_MOST_LINKS = 20_000_000
+"""Links of the ways of all flowlets of all streams: fewer are drawn of many streams, at least one window."""
+
+
+def window_of(weight: Float64, flowlet_bytes: int) -> int:
+    """Flowlets by which a stream may be ahead of the next: what the slots of its channels hold, of the fewest."""
+    return max(1, min(_MOST_DRAWS, int(DEFAULT_BUFFER_BYTES * weight.min(initial=np.inf) // flowlet_bytes)))
+
+
+def mean_share(
+    share_of: Callable[[int], tuple[Float64, Int64]], of: Int64, window: int, links: int
+) -> tuple[Float64, Int64]:
+    """Of each edge and channel the share of a NIC in the mean, (edges, channels), and the narrowest link of its worst.
+
+    `share_of` gives of a flowlet's number the share of each stream and its narrowest link, `of` (edges, channels) the
+    stream of each, `links` is how many the ways of all streams have.
+    """
+    draws = max(1, min(_MOST_DRAWS, _MOST_LINKS // max(1, links)) // window) * window
+    longer, worst = np.zeros(of.shape[1]), np.zeros(0)
+    place, within = np.zeros(0, np.int64), np.zeros(0)
+    least = np.full(of.shape, np.inf)
+    for flowlet in range(draws):
+        share, link = share_of(flowlet)
+        if not worst.size:
+            worst, place, within = share, link, np.zeros(share.size)
+        lower = share < worst
+        worst, place = np.where(lower, share, worst), np.where(lower, link, place)
+        least = np.minimum(least, share[of])
+        within = within + 1.0 / share
+        if (flowlet + 1) % window == 0:
+            longer += within[of].max(axis=0) / window
+            within = np.zeros(share.size)
+    # What meets nobody in any draw has all; the others keep the step of their channel.
+    mean = draws / window / longer
+    return np.where(least < 1.0, np.minimum(1.0, mean)[None, :], 1.0), place[of]
