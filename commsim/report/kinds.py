@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.document.labels import short_label
 from commsim.errors import CommsimError, TopologyError
 from commsim.measure.records import Curve
 from commsim.report.crossover import Winner, plot_crossover, plot_map, winners_of
@@ -236,7 +237,7 @@ def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
     if selection.path is not None and selection.path not in paths:
         raise CommsimError(f"found --path {selection.path}, expected one of {', '.join(paths)}")
     for path in paths if selection.path is None else [selection.path]:
-        suffix = "-" + path.rsplit(".", 1)[-1] if len(paths) > 1 else ""
+        suffix = "-" + short_label(path, paths).replace(" ", "-") if len(paths) > 1 else ""
         yield suffix, plot_sweep(saved.points, path, figure_of(saved.points), saved.name)
 
 

@@ -43,8 +43,8 @@ class RawBound:
 class Beside:
     """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours.
 
-    ``adding_limit_s``: the limit if switches add too, where NCCL's choice has them add and ours has not. ``bound``: that
-    of `commsim run`, where it counts links at other rates than the limit does.
+    ``adding_limit_s``: the limit if switches add too, where NCCL's choice has them add and ours has not. ``bound``:
+    that of `commsim run`, where it counts links at other rates than the limit does.
     """
 
     nccl_s: float | None = None
