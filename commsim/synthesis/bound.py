@@ -136,11 +136,16 @@ def quick_bound(topology: Topology, question: BoundQuestion) -> QuickBound:
     return QuickBound(topology, _truthful(topology, question), limit, network)
 
 
-def sharpened(bound: QuickBound) -> QuickBound:
-    """The bound with a linear program where one decides and is quick; else the bound itself."""
+def sharpened(bound: QuickBound, nbytes: int | None = None) -> QuickBound:
+    """The bound with a linear program where one decides, at one size or any, and is quick; else the bound itself."""
     network, limit = bound.network, bound.limit
     if limit is None or network is None or limit.exact or network.n * network.edges > MOST_UNKNOWNS:
         return bound
+    if nbytes is not None and bound.question.collective not in PAIRWISE:
+        # Ways to and from one rank after the other reach every rank: no program finds more than so many times a cut.
+        most = 2 * network.n * limit.bandwidth_s(nbytes)
+        if most <= bound.cuts(nbytes).latency_s:
+            return bound
     try:
         full = limit_of(network, bound.question.collective, root=bound.question.root, latency=False)
     except CommsimError:

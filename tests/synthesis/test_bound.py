@@ -126,6 +126,13 @@ def test_an_explanation_takes_a_linear_program() -> None:
     assert words.startswith("exact bound: ")
 
 
+def test_no_program_is_solved_where_the_latency_decides() -> None:
+    bound = quick_bound(load_preset("hgx-h100"), BoundQuestion("all_reduce", in_network=True))
+    assert sharpened(bound, 8) is bound
+    assert sharpened(bound, S) is not bound
+    assert sharpened(bound).seconds(8) == bound.seconds(8)
+
+
 def test_of_unlike_nodes_it_says_what_all_carry_together() -> None:
     t = load_preset("hgx-h100-ndr400", nodes=4)
     bound = quick_bound(degraded(t, [FaultSpec(nic=(1, 3), failed=True)]), BoundQuestion("all_reduce"))
