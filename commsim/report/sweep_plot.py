@@ -349,8 +349,7 @@ def enough(points: Sequence[dict[str, Any]], figure: str) -> list[Enough]:
         if len({amount for amount, _, _ in choices}) < 2:
             continue
         sign = -1.0 if more else 1.0
-        # Of equally good ones the least is the ideal.
-        ideal = min(choices, key=lambda c: (sign * c[1], c[0]))
+        ideal = min(choices, key=lambda c: (sign * c[1], c[0]))  # of equally good ones the least
         good = [c for c in choices if (c[1] >= SHARE * ideal[1] if more else c[1] <= ideal[1] / SHARE)]
         least = min(good, key=lambda c: (c[0], sign * c[1]))
         most = max(choices, key=lambda c: c[0])
