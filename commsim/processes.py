@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from commsim.errors import CommsimError
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
     from multiprocessing.process import BaseProcess
+    from multiprocessing.synchronize import Lock
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -109,8 +111,8 @@ class Pool:
             self._executor = ProcessPoolExecutor(
                 self.count,
                 multiprocessing.get_context("spawn"),
-                initializer=begin_process,
-                initargs=(self._begin, self._arguments),
+                initializer=_begin,
+                initargs=(multiprocessing.get_context("spawn").Lock(), self._begin, self._arguments),
             )
         return self._executor
 
@@ -127,6 +129,23 @@ class Pool:
             process.join()
             while process.is_alive():  # the executor's own thread may be the one that the system tells of its end
                 time.sleep(0.01)
+
+
+class OneOfAll(logging.Filter):
+    """Of what each process of a pool would log by itself, lets one process say it: the first to take the turn."""
+
+    def __init__(self, turn: Lock) -> None:
+        super().__init__()
+        self._turn = turn
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged: one that says so (`once`) by the first process alone."""
+        return not getattr(record, "once", False) or self._turn.acquire(block=False)
+
+
+def _begin(turn: Lock, begin: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:
+    logging.getLogger("commsim").addFilter(OneOfAll(turn))
+    begin_process(begin, arguments)
 
 
 def begin_process(begin: Callable[..., None] | None, arguments: tuple[object, ...]) -> None:

@@ -68,6 +68,15 @@ SHELVES: dict[str, tuple[Entry, ...]] = {
             "out/map.png",
         ),
         Entry(
+            "nodes",
+            "How long does a collective take on more and more nodes? A line for each size, its bus bandwidth below.",
+            (
+                "commsim sweep all_reduce --on hgx-h100-ndr400 -b 64K -e 1G -f 4 topology.nodes='1..64 x2' -o out/n",
+                "commsim plot out/n --kind nodes --out out/nodes.png",
+            ),
+            "out/nodes.png",
+        ),
+        Entry(
             "kernels",
             "From which size is NCCL quicker than the kernels of a serving framework?",
             ("commsim tune custom-all-reduce --kernels --plot out/kernels.png --out out/kernels.json",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -21,6 +22,17 @@ from commsim.processes import LOST, Pool
 def test_results_come_in_the_order_of_the_work() -> None:
     with Pool(2) as pool:
         assert list(pool.map(abs, [-3, 2, -1])) == [3, 2, 1]
+
+
+def test_what_each_process_would_say_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pool(2) as pool:
+        list(pool.map(_say_once, [0.3, 0.3, 0.3, 0.3]))
+    assert capfd.readouterr().err.count("said") == 1
+
+
+def _say_once(seconds: float) -> None:
+    logging.getLogger("commsim").warning("said", extra={"once": True})
+    time.sleep(seconds)  # so that both processes have a job
 
 
 def test_one_process_is_this_one() -> None:

@@ -138,11 +138,21 @@ def _asked(subject: str, overrides: list[str], options: AskedOptions) -> Sweep:
 
 
 def _say_known(plan: Sweep, json_output: bool) -> None:
-    """What is taken as known of the machine, and the doubts about it; faults of these numbers end the sweep here."""
+    """What is assumed, or taken as known of the machine, and the doubts about it; wrong numbers end the sweep."""
+    from commsim.nccl.job_notes import NO_VERSION
     from commsim.scenario.load import check_document
 
     scenario, _ = check_document(plan.base, plan.base_dir)
-    if scenario is None or not scenario.library.measured:
+    if scenario is None:
+        return
+    library = scenario.library
+    if (
+        library.name == "nccl"
+        and library.named_version is None
+        and not {"library", "library.version"} & set(plan.paths)
+    ):
+        say(f"warning: {NO_VERSION}", err=True)
+    if not library.measured:
         return
     from commsim.scenario.fit import known_of
 
@@ -219,7 +229,8 @@ def _say(summary: dict[str, Any], place: Path, json_output: bool) -> None:
         print_json(summary)
         return
     if "computed" in summary:
-        rate = f" ({summary['computed'] / summary['seconds']:,.0f}/s)" if summary["seconds"] else ""
+        per_s = summary["computed"] / summary["seconds"] if summary["seconds"] else 0.0
+        rate = f" ({per_s:,.0f}/s)" if per_s >= 1 else ""
         typer.echo(
             f"# {summary['points']:,} points: {summary['computed']:,} computed in {summary['seconds']:.1f} s{rate}, "
             f"{summary['found_in_journal']:,} found in {place}"

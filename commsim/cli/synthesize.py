@@ -13,7 +13,7 @@ import typer
 from commsim.cli.options import Memory, OnlyJson, spread
 from commsim.cli.pictures import form_of, write_picture
 from commsim.cli.say import print_json, terminal_bar
-from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, nccl_beside, plan_of_levels, show_plan
+from commsim.cli.synthesize_levels import GOOD, LEVELS_FROM, choice_of, nccl_beside, plan_of_levels, show_plan
 from commsim.cli.topo import MachineChanges, load_machine
 from commsim.errors import CommsimError, InfeasibleError, ScheduleError
 from commsim.units import GIB
@@ -335,24 +335,31 @@ def _by_block(one: Synthesis) -> dict[Any, list[int]]:
 
 def _beside(one: Synthesis, place: AskedNetwork) -> Beside:
     """NCCL's own time for the size on the whole machine, where its model has one."""
-    from commsim.report.synthesis import Beside
+    from commsim.report.synthesis import Beside, RawBound
+    from commsim.synthesis.bound import BoundQuestion
     from commsim.synthesis.library import library_best
 
     topology, ranks = place.topology, None if place.ranks is None else tuple(place.ranks)
-    known = None if topology is None else nccl_beside(topology, place.collective, one.question.size, ranks)
-    if topology is None or known is None:
+    if topology is None:
         return Beside()
+    q = one.question
+    asked = BoundQuestion(q.collective, q.root, ranks, place.in_network)
+    bound = RawBound.of(topology, asked, q.size, one.limit_s)
+    known = nccl_beside(topology, place.collective, q.size, ranks)
+    if known is None:
+        return Beside(bound=bound)
     model, answer = known
     return Beside(
         answer.time_s,
-        f"{answer.algorithm}, {answer.protocol}, channels: {answer.channels}",
+        choice_of(answer),
         library_best(one, topology, model, place.ranks),
         _adding_limit_s(one, place) if answer.algorithm.startswith(_ADDING) and not place.in_network else None,
+        bound,
     )
 
 
 def _adding_limit_s(one: Synthesis, place: AskedNetwork) -> float:
-    """What no schedule beats where switches add too: by cuts, in milliseconds."""
+    """The limit where switches add too: by cuts, in milliseconds."""
     from commsim.synthesis.limit import limit_of
 
     network, q = replace(place, in_network=True).network, one.question

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,21 +56,29 @@ def nccl_beside(
         return None
 
 
+def choice_of(nccl: Prediction) -> str:
+    """What NCCL chose, in words."""
+    return f"{nccl.algorithm}, {nccl.protocol}, channels: {nccl.channels}"
+
+
 def show_plan(plan: LevelPlan, topology: Topology, out: Path | None, json_output: bool) -> None:
     """Proves a plan where it is whole, prints it, and writes its schedule."""
     from commsim.collectives.check import check
     from commsim.report.level_plan import plan_dict, plan_text
+    from commsim.report.synthesis import Beside, RawBound
+    from commsim.synthesis.bound import BoundQuestion
     from commsim.synthesis.level_search import one_slice
 
     proven = plan.laid is not None and (plan.rows <= _PROVEN_ROWS or plan.collective == "all_reduce")
     if proven and plan.laid is not None:
         check(plan.laid.schedule if plan.rows <= _PROVEN_ROWS else one_slice(topology, plan.nbytes))
-    beside = nccl_beside(topology, plan.collective, plan.nbytes)
-    nccl = None if beside is None else beside[1]
+    known = nccl_beside(topology, plan.collective, plan.nbytes)
+    beside = Beside() if known is None else Beside(known[1].time_s, choice_of(known[1]))
+    beside = replace(beside, bound=RawBound.of(topology, BoundQuestion(plan.collective), plan.nbytes, plan.limit_s))
     if json_output:
-        print_json(plan_dict(plan, proven=proven, nccl=nccl))
+        print_json(plan_dict(plan, proven=proven, beside=beside))
     else:
-        typer.echo(plan_text(plan, proven=proven, nccl=nccl))
+        typer.echo(plan_text(plan, proven=proven, beside=beside))
     if out is None:
         return
     if plan.laid is None:

@@ -60,10 +60,8 @@ class _Stream:
         self.at = after
 
 
-def copy_event_time(
-    system: System, kind: Kind, machine: Machine, collective: str, nbytes: int
-) -> tuple[float, float, str, str]:
-    """Seconds of copies on nodes of a kind, those in which the busiest link is held, that link, the engine's level."""
+def copy_event_time(system: System, kind: Kind, machine: Machine, collective: str, nbytes: int) -> tuple[float, str]:
+    """Seconds of copies on nodes of a kind, and the level of the engine."""
     n, local, p = system.ranks, system.ranks_per_node, kind.parameters
     block = -(-nbytes // n)
     pieces = -(-max(1, block) // COPIED) if system.nodes > 1 else 1
@@ -104,9 +102,7 @@ def copy_event_time(
         stream.call()
         stream.until(row[across], src[across])
     stream.meet(local, hop)
-    outcome = simulate_fair(ops.program(links.bandwidth))
-    busiest = int(outcome.link_busy_s.argmax())
-    return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), links.name(busiest), "event"
+    return float(simulate_fair(ops.program(links.bandwidth)).makespan_s), "event"
 
 
 def _gather_over_nodes(

@@ -22,6 +22,7 @@ from commsim.topology.graph import Topology
 if TYPE_CHECKING:
     from commsim.nccl.graph_file import GraphFile
     from commsim.nccl.system import Solution
+    from commsim.nccl.view import NodeView
 
 
 def max_channels(version: Version) -> int:
@@ -155,6 +156,7 @@ _T = TypeVar("_T")
 _MOST_KEPT = 256
 _KEPT: dict[tuple[object, ...], dict[str, Graph | None]] = {}
 _SEARCHED: dict[tuple[object, ...], Solution] = {}
+_VIEWS: dict[tuple[object, ...], NodeView] = {}
 _OWN_NICS: dict[tuple[object, ...], tuple[int, ...]] = {}
 
 
@@ -165,14 +167,20 @@ def _graphs(topology: Topology, version: Version, env: dict[str, str]) -> dict[s
 
 def own_nics(topology: Topology, version: Version, env: dict[str, str]) -> tuple[int, ...]:
     """The NICs of a node that NCCL gives its ranks for sends, in turn (src/graph/topo.cc, ncclTopoGetLocalNet)."""
-    from commsim.nccl.view import view_of
 
     def nics() -> tuple[int, ...]:
-        view = view_of(topology, version, env)
+        view = _view(topology, version, env)
         turns = zip_longest(*(view.local_nets(gpu) for gpu in range(view.gpus)))
         return tuple(view.nics[net] for net in dict.fromkeys(chain.from_iterable(turns)) if net is not None)
 
     return _kept(_OWN_NICS, _seen(topology, version, env), nics)
+
+
+def _view(topology: Topology, version: Version, env: dict[str, str]) -> NodeView:
+    """How NCCL sees a node; equal nodes are looked at once."""
+    from commsim.nccl.view import view_of
+
+    return _kept(_VIEWS, _seen(topology, version, env), lambda: view_of(topology, version, env))
 
 
 def _kept(known: dict[tuple[object, ...], _T], key: tuple[object, ...], find: Callable[[], _T]) -> _T:
@@ -222,9 +230,8 @@ _SEARCH_ENV = (
 
 def _search_all(topology: Topology, version: Version, env: dict[str, str]) -> dict[str, Graph | None]:
     from commsim.nccl.search import search
-    from commsim.nccl.view import view_of
 
-    view = view_of(topology, version, env)
+    view = _view(topology, version, env)
     crossing = whole(env, "NCCL_CROSS_NIC")
     cross = 2 if crossing is None else crossing
     # Machines that differ in what NCCL does not look at, and settings that come to the same, give the same view.

@@ -114,6 +114,7 @@ class _Search:
         start.type_intra, start.type_inter = self.nearest
         self.laying = Laying(view, version, start)
         self.tried: dict[tuple[object, ...], int] = {}
+        self.bounds: dict[tuple[object, ...], int] = {}
         self.gpu_types = sorted({p.type for row in view.gpu_gpu for p in row})
         self.net_types = sorted({p.type for rows in (view.gpu_net, view.net_gpu) for row in rows for p in row})
         self.cuts: dict[int, list[list[float]]] = {}
@@ -281,14 +282,21 @@ class _Search:
 
     def _most_channels(self, now: Solution) -> int:
         """More channels than this cannot fit: every one leaves a NIC, and every GPU but the last of a chain."""
+        leaves, ring = self._leaves(now), now.pattern == "RING"
+        key = now.most, leaves, ring, now.intra, now.inter, now.type_intra, now.type_inter
+        if key not in self.bounds:
+            self.bounds[key] = self._bound_of_channels(now, leaves, ring=ring)
+        return self.bounds[key]
+
+    def _bound_of_channels(self, now: Solution, leaves: int, *, ring: bool) -> int:
         view = self.view
         bounds = [now.most]
         if view.nets and now.inter:
             bounds += [sum(int(left / now.inter + 1e-6) for left in cut) for cut in self._cuts(now.type_inter)]
         if view.gpus > 1 and now.intra:
-            bounds.append(int(self._out_gbps(now.type_intra) / (self._leaves(now) * now.intra) + 1e-6))
+            bounds.append(int(self._out_gbps(now.type_intra) / (leaves * now.intra) + 1e-6))
             least = min(now.intra, now.inter) if view.nets else now.intra
-            ports = self._ports(now.type_intra, now.type_inter, ring=now.pattern == "RING")
+            ports = self._ports(now.type_intra, now.type_inter, ring=ring)
             bounds += [sum(int(left / least + 1e-6) for left in port) for port in ports]
         return min(bounds)
 

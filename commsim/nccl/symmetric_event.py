@@ -41,8 +41,8 @@ from commsim.nccl.version import Version
 
 Int64 = npt.NDArray[np.int64]
 
-EventTimed = tuple[float, float, str, str]
-"""Seconds of a kernel, those in which its busiest link is held, that link, and the level of the engine."""
+EventTimed = tuple[float, str]
+"""Seconds of a kernel, and the level of the engine."""
 
 QUANTUM = 1e-3
 """Events within this relative time are one to the engine (`simulate_fair`)."""
@@ -67,11 +67,10 @@ def event_time(
     whole = of_rank(choice.kernel, nbytes, system.ranks)
     whole *= 1 if choice.kernel.lines and choice.kernel.collective == "all_reduce" else system.ranks
     if cut.rounds <= 3 * SHORT_RUN:
-        return (*run.time(whole, cut.rounds), "event")
-    first, held, _ = run.time(ceil(whole * SHORT_RUN / cut.rounds), SHORT_RUN)
-    second, longer, limit = run.time(ceil(whole * 2 * SHORT_RUN / cut.rounds), 2 * SHORT_RUN)
-    more = cut.rounds / SHORT_RUN - 2
-    return second + more * (second - first), longer + more * (longer - held), limit, "event, two cuts"
+        return run.time(whole, cut.rounds), "event"
+    first = run.time(ceil(whole * SHORT_RUN / cut.rounds), SHORT_RUN)
+    second = run.time(ceil(whole * 2 * SHORT_RUN / cut.rounds), 2 * SHORT_RUN)
+    return second + (cut.rounds / SHORT_RUN - 2) * (second - first), "event, two cuts"
 
 
 class _Run:
@@ -96,8 +95,8 @@ class _Run:
             self.links = NodeLinks(kind.topology, 1, *shares)
         self.own_lines = machine.intra_kind == "nvlink_switch"
 
-    def time(self, nbytes: int, rounds: int) -> tuple[float, float, str]:
-        """Seconds of a call of so many bytes in so many rounds, how long the busiest link was held, and what it is."""
+    def time(self, nbytes: int, rounds: int) -> float:
+        """Seconds of a call of so many bytes in so many rounds."""
         rows = LaneRows(self.kernel, self.ranks, self.local, self.cut, nbytes, rounds)
         program = self.ops(rows, rounds).program(self.links.bandwidth)
         # What a port has for several ranks, loads and stores, and the puts of several blocks have queues of their own.
@@ -105,9 +104,7 @@ class _Run:
         own = np.where(rows.across, rows.lane, self.cut.lanes + 2 * (rows.beside + 1) + (rows.loads | rows.sums))
         queue[: rows.schedule.rows] += own
         queues = np.unique(queue, return_inverse=True)[1].reshape(-1).astype(np.int32)
-        outcome = simulate_fair(program, queues, quantum=QUANTUM)
-        busiest = int(outcome.link_busy_s.argmax())
-        return float(outcome.makespan_s), float(outcome.link_busy_s[busiest]), self.links.name(busiest)
+        return float(simulate_fair(program, queues, quantum=QUANTUM).makespan_s)
 
     def ops(self, rows: LaneRows, rounds: int) -> ProgramOps:
         """All that the engine runs; the rows come first."""

@@ -56,8 +56,9 @@ def symmetric_time(
         transfer = nbytes * (1 if kernel.multicast else (n - 1) / n) / rate
         return START_S + 3 * hop + transfer, transfer, name
     transfer, data, mesh = 0.0, 0.0, machine.intra_kind == "nvlink_direct"
+    shares = turns_of(kernel, n)
     for loads, stores in _through_ports(kernel, nbytes, n, rate):
-        turns = [loads / rounds * share for share in turns_of(kernel, n)]
+        turns = [loads / rounds * share for share in shares]
         # On a mesh every peer has links of its own, which are busy in one turn of a round.
         ways = (
             [[sum(turns) * (k == turn) for k in range(len(turns))] for turn in range(len(turns))] if mesh else [turns]
@@ -65,8 +66,9 @@ def symmetric_time(
         for way in ways:
             data = max(data, _in_rounds(way, trip, stores / rounds, hop, rounds, lanes))
         transfer = max(transfer, loads + stores)
-    if data > 2 * trip + transfer:
-        transfer, name = data - trip, "thread block"
+    first = trip * len(shares)  # what the first round waits for is latency, as hops are; the rounds after it are a rate
+    if data > first + trip + transfer:
+        transfer, name = data - first, "thread block"
     return START_S + 2 * hop + data, transfer, name  # a barrier on either side
 
 

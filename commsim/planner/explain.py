@@ -146,7 +146,7 @@ def _collective(
     title = f"{work.collective} of {format_bytes(size)}"
     of = "" if ready.placed is None else f"of {ready.topology.world_size} "
     on = f"{title} on {ranks} {of}rank{'s' if of or ranks > 1 else ''}"
-    bound = sharpened(predictor.bound) if ranks > 1 else None
+    bound = sharpened(predictor.bound, size) if ranks > 1 else None
     limit_s, limit = (bound.seconds(size), bound.words(size)) if bound is not None else (0.0, "")
     lost = predictor.lost(size)
     if not what_if:
@@ -179,7 +179,7 @@ def _sound(base: Document, ready: Prepared, size: int, cache: Cache) -> tuple[fl
         return None
     other = _built(base, ready.scenario, {"topology.faults": []}, cache)
     predictor = row_predictor(other.scenario, other.topology, other.scenario.collectives[0], cache)
-    return predictor(size).time_s, sharpened(predictor.bound).seconds(size)
+    return predictor(size).time_s, sharpened(predictor.bound, size).seconds(size)
 
 
 def _step(

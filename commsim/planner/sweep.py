@@ -28,11 +28,12 @@ from commsim.document import (
     read_documents,
     with_values,
 )
+from commsim.document.labels import short_label
 from commsim.document.types import shorten, show, suggest
 from commsim.errors import CommsimError, Fault, ScenarioError, UnitError
 from commsim.planner.ranges import is_range, values_of
-from commsim.scenario.asked import OneLine
-from commsim.scenario.load import check_document, plain_yaml, with_machine
+from commsim.scenario.asked import SIZES, OneLine
+from commsim.scenario.load import check_document, plain_yaml, with_changes_named, with_machine
 
 MOST_POINTS = 1_000_000
 """More points than this are refused: each is at least a millisecond and a line of the journal."""
@@ -41,6 +42,8 @@ SEED_PATH = "variation.seed"
 """The path that ``replicates`` sets."""
 
 _KEYS = ("sweep", "include", "exclude", "replicates", "scenario")
+_IN_NAME = ("nodes", "tp", "pp", "cp", "ep")
+"""What the name of a question in one line holds already."""
 _CHECKED_POINTS = 64
 """So many points that hold a value are tried before the value itself is called wrong."""
 
@@ -122,11 +125,27 @@ def asked_sweep(question: OneLine) -> Sweep:
     written = document_of(replace(plain, nodes=most))  # of a step the batch is filled in for the most nodes
     written = replace(written, data={**written.data, "name": document_of(plain).data["name"]})
     sweep = _read(written, question.overrides, Path(written.file))
-    name = f"{sweep.name}, over {', '.join(path.rpartition('.')[2] for path in sweep.paths)}"
+    name = _asked_name(sweep, question)
     stated = sweep.base.overrides | {tuple(_keys(path)): path for path in sweep.paths}
     filled = assumed(replace(sweep.base, overrides=stated))
     nodes = f" of {most} node{'s' if most != 1 else ''}" if most else ""
     return replace(sweep, name=name, assumed=f"what a step{nodes} has, at every point: {filled}" if filled else "")
+
+
+def _asked_name(sweep: Sweep, question: OneLine) -> str:
+    """What was asked, so that two sweeps have two folders: the paths with their values, the options, the changes."""
+    parts = [(text, *(part.strip() for part in text.partition("=")[::2])) for text in question.overrides]
+    if any(path == "name" for _, path, _ in parts):
+        return str(sweep.base.data["name"])
+    over = [f"{short_label(path, sweep.axes)} {value}" for _, path, value in parts if path in sweep.axes]
+    name = f"{sweep.name}, over {', '.join(over)}"
+    items = sweep.base.data.get("workload")
+    if set(question.given) & set(SIZES) and items:
+        name += f", {items[0]['sizes']}"
+    said = [f"{one} {getattr(question, one)}" for one in question.given if one not in (*SIZES, *_IN_NAME)]
+    named = replace(sweep.base, data={"name": ", ".join([name, *said])})
+    changed = with_changes_named(named, [text for text, path, _ in parts if path not in sweep.axes])
+    return str(changed.data["name"])
 
 
 def _keys(path: str) -> list[str | int]:

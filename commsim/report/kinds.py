@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.document.labels import short_label
 from commsim.errors import CommsimError, TopologyError
 from commsim.measure.records import Curve
 from commsim.report.crossover import Winner, plot_crossover, plot_map, winners_of
+from commsim.report.over_nodes import lines_over_nodes, plot_over_nodes
 from commsim.report.plots import plot_bandwidth
 from commsim.report.saved import Saved
 from commsim.report.scaling import plot_scaling, scalings
@@ -200,6 +202,13 @@ def _scaling(saved: Saved, selection: PictureChoice) -> Pictures:
     yield "", plot_scaling(scalings(saved.rows), saved.name, saved.provenance)
 
 
+def _nodes(saved: Saved, selection: PictureChoice) -> Pictures:
+    of = lines_over_nodes(saved.rows)
+    for collective, lines in of.items():
+        suffix, title = (f"-{collective}", f"{saved.name}: {collective}") if len(of) > 1 else ("", saved.name)
+        yield suffix, plot_over_nodes(lines, title, saved.provenance)
+
+
 # -- training ---------------------------------
 
 
@@ -236,7 +245,7 @@ def _knees(saved: Saved, selection: PictureChoice) -> Pictures:
     if selection.path is not None and selection.path not in paths:
         raise CommsimError(f"found --path {selection.path}, expected one of {', '.join(paths)}")
     for path in paths if selection.path is None else [selection.path]:
-        suffix = "-" + path.rsplit(".", 1)[-1] if len(paths) > 1 else ""
+        suffix = "-" + short_label(path, paths).replace(" ", "-") if len(paths) > 1 else ""
         yield suffix, plot_sweep(saved.points, path, figure_of(saved.points), saved.name)
 
 
@@ -268,6 +277,11 @@ _OF_SEVERAL: dict[str, PictureKind] = {
         "strong and weak scaling against the number of ranks",
         lambda s: s.sort == "sweep" and bool(scalings(s.rows)),
         _scaling,
+    ),
+    "nodes": PictureKind(
+        "time of a collective over the number of nodes, beside its bus bandwidth",
+        lambda s: s.sort == "sweep" and bool(lines_over_nodes(s.rows)),
+        _nodes,
     ),
     "breakdown": PictureKind(
         "time of a step: compute, exposed communication by axis, bubble",

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commsim.report.synthesis import Beside
+from commsim.report.tables import hanging
 from commsim.synthesis.words import why
 from commsim.units import format_bytes, format_time, microseconds
 
 if TYPE_CHECKING:
-    from commsim.nccl.predict import Prediction
     from commsim.synthesis.level_search import LevelPlan
 
 
-def plan_dict(plan: LevelPlan, *, proven: bool, nccl: Prediction | None = None) -> dict[str, Any]:
+def plan_dict(plan: LevelPlan, *, proven: bool, beside: Beside | None = None) -> dict[str, Any]:
     """The figures of a plan, NCCL's time among them where it is known; times in microseconds."""
-    theirs = {} if nccl is None else {"nccl_us": microseconds(nccl.time_s), "nccl_ratio": nccl.time_s / plan.limit_s}
+    beside = beside or Beside()
+    seconds = beside.nccl_s
+    theirs = {} if seconds is None else {"nccl_us": microseconds(seconds), "nccl_ratio": seconds / plan.limit_s}
+    if beside.bound is not None:
+        theirs["bound_us"] = microseconds(beside.bound.seconds)
     return {
         "topology": plan.network.name,
         "collective": plan.collective,
@@ -34,21 +39,22 @@ def plan_dict(plan: LevelPlan, *, proven: bool, nccl: Prediction | None = None) 
     } | theirs
 
 
-def plan_text(plan: LevelPlan, *, proven: bool, nccl: Prediction | None = None) -> str:
+def plan_text(plan: LevelPlan, *, proven: bool, beside: Beside | None = None) -> str:
     """Some lines on a plan, with NCCL's time on the same machine where it is known."""
+    beside = beside or Beside()
     sort = {"flow": "exact", "program": "a linear program", "cut": "a cut"}[plan.limit.by]
     whole = "the whole machine" if plan.period is None else f"{plan.period} nodes that stand for all"
     end = "; proven: every rank ends with what the collective promises" if proven else ""
-    theirs = []
-    if nccl is not None:
-        how = f"{nccl.algorithm}, {nccl.protocol}, channels: {nccl.channels}"
-        theirs = [f"  NCCL     {format_time(nccl.time_s)}  {nccl.time_s / plan.limit_s:.4g} of the limit ({how})"]
-    return "\n".join(
-        [
-            f"{plan.network.name}: {plan.collective} of {format_bytes(plan.nbytes)} among {plan.network.n} ranks",
-            f"  limit    {format_time(plan.limit_s)}  {sort}: {why(plan.network, plan.limit)}",
-            f"  reached  {format_time(plan.seconds)}  {plan.ratio:#.4g} of the limit of the whole, on ideal links",
-            f"  schedule by levels (nodes, rails), {plan.rows} moves, simulated for {whole}{end}",
-            *theirs,
-        ]
-    )
+    lines = [
+        f"{plan.network.name}: {plan.collective} of {format_bytes(plan.nbytes)} among {plan.network.n} ranks",
+        *hanging("  limit    ", f"{format_time(plan.limit_s)}  {sort}: {why(plan.network, plan.limit)}"),
+        *(beside.bound.lines() if beside.bound else ()),
+        *hanging(
+            "  reached  ", f"{format_time(plan.seconds)}  {plan.ratio:#.4g} of the limit of the whole, on ideal links"
+        ),
+        *hanging("  schedule ", f"by levels (nodes, rails), {plan.rows} moves, simulated for {whole}{end}"),
+    ]
+    if beside.nccl_s is not None:
+        share = f"{beside.nccl_s / plan.limit_s:.4g} of the limit ({beside.choice})"
+        lines += hanging("  NCCL     ", f"{format_time(beside.nccl_s)}  {share}")
+    return "\n".join(lines)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commsim.document.labels import short_label, value_label
 from commsim.document.types import shorten
 from commsim.errors import CommsimError, UnitError
 from commsim.planner.results import flat_rows
@@ -157,12 +158,12 @@ def named(name: str, value: Any) -> str:
     """A value in a label: a size with its unit, a text alone, any other after the last part of its name."""
     if name == "size_bytes":
         return format_bytes(value)
-    return value if isinstance(value, str) else settings({name: value})
+    return value_label(name, value) if isinstance(value, str) else settings({name: value})
 
 
 def settings(values: dict[str, Any]) -> str:
-    """Values of paths, each after the last part of its path: ``nodes 4, oversubscription 2``."""
-    return ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in values.items())
+    """Values of paths, each after the label of its path: ``nodes 4, oversubscription 2``."""
+    return ", ".join(f"{short_label(name, values)} {value_label(name, value)}" for name, value in values.items())
 
 
 def sweep_chart(points: Sequence[dict[str, Any]], path: str, figure: str, title: str) -> Chart:
@@ -195,7 +196,7 @@ def sweep_chart(points: Sequence[dict[str, Any]], path: str, figure: str, title:
     notes += [f"{left} flatter curves are not drawn"] if left > 0 else []
     return Chart(
         title,
-        Axis(path + words, "log" if doubles else "linear", unit, base=2),
+        Axis(short_label(path) + words, "log" if doubles else "linear", unit, base=2),
         (Panel(Axis(label, "log" if wide else "linear", switch=low > 0), tuple(lines), height=1.2),),
         note="; ".join(notes),
     )
@@ -322,7 +323,7 @@ def unchanged_lines(points: Sequence[dict[str, Any]], why: Mapping[str, str]) ->
     """A sentence for every path that changes no answer, with the reason where one is known."""
     lines = []
     for path in unchanged_paths(points):
-        tried = ", ".join(dict.fromkeys(str(p["values"][path]) for p in points if path in p["values"]))
+        tried = ", ".join(dict.fromkeys(value_label(path, p["values"][path]) for p in points if path in p["values"]))
         reason = why.get(path, "nothing that was asked depends on it here")
         lines.append(f"{path} changes no answer (tried: {shorten(tried, 80)}): {reason}.")
     return lines
@@ -348,8 +349,7 @@ def enough(points: Sequence[dict[str, Any]], figure: str) -> list[Enough]:
         if len({amount for amount, _, _ in choices}) < 2:
             continue
         sign = -1.0 if more else 1.0
-        # Of equally good ones the least is the ideal.
-        ideal = min(choices, key=lambda c: (sign * c[1], c[0]))
+        ideal = min(choices, key=lambda c: (sign * c[1], c[0]))  # of equally good ones the least
         good = [c for c in choices if (c[1] >= SHARE * ideal[1] if more else c[1] <= ideal[1] / SHARE)]
         least = min(good, key=lambda c: (c[0], sign * c[1]))
         most = max(choices, key=lambda c: c[0])
@@ -378,7 +378,7 @@ def enough_lines(points: Sequence[dict[str, Any]], figure: str) -> list[str]:
         reached = one.figure / one.best if more else one.best / one.figure
         least, ideal = settings(one.least), settings(one.ideal)
         if one.flat:
-            paths = " and ".join(name.rsplit(".", 1)[-1] for name in one.least)
+            paths = " and ".join(short_label(name, one.least) for name in one.least)
             lines.append(
                 f"For {one.what} {paths} changes nothing: {figure_words(label, one.figure)} in all that was tried."
             )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor, log10
 from typing import Any
 
+from commsim.document.labels import short_label, value_label
 from commsim.report.sweep_plot import FIGURES, named
-from commsim.report.tables import aligned
+from commsim.report.tables import aligned, format_time_us
 
 MOST_LINES = 24
 """Lines of the table, which fit a screen; what is left out is counted."""
@@ -20,11 +22,14 @@ def points_table(points: Sequence[dict[str, Any]], figure: str) -> list[str]:
     sizes = [named("size_bytes", row["size_bytes"]) if row.get("size_bytes") is not None else "" for _, row in shown]
     names = [str(row.get("collective") or row.get("model") or "") for _, row in shown]
     label = FIGURES.get(figure, (figure, True))[0]
-    columns = [[_short(path, paths), *(str(point["values"].get(path, "")) for point, _ in shown)] for path in paths]
+    columns = [
+        [short_label(path, paths), *(value_label(path, point["values"].get(path, "-")) for point, _ in shown)]
+        for path in paths
+    ]
     columns += [[head, *cells] for head, cells in (("of", names), ("size", sizes)) if any(cells)]
     if figure == "busbw_GBps":  # the time as well, which is what one waits for
-        columns.append(["time (us)", *(_cell(row.get("time_us"), point) for point, row in shown)])
-    columns.append([label, *(_cell(row.get(figure), point) for point, row in shown)])
+        columns.append(["time (us)", *(_cell("time_us", row, point) for point, row in shown)])
+    columns.append([label, *(_cell(figure, row, point) for point, row in shown)])
     lines = aligned(list(zip(*(column[: MOST_LINES + 1] for column in columns), strict=True)), ())
     more, sized = len(shown) - MOST_LINES, len(every) - len(shown)
     if more > 0:
@@ -32,11 +37,13 @@ def points_table(points: Sequence[dict[str, Any]], figure: str) -> list[str]:
     return [*lines, f"... each point's last row; rows.csv has {sized:,} more"] if sized else lines
 
 
-def _short(path: str, paths: Sequence[str]) -> str:
-    """The last part of a path, where no other ends so."""
-    last = path.rpartition(".")[2]
-    return last if sum(one.rpartition(".")[2] == last for one in paths) == 1 else path
-
-
-def _cell(value: Any, point: dict[str, Any]) -> str:
-    return "failed" if point["error"] else "-" if value is None else f"{value:.4g}"
+def _cell(name: str, row: dict[str, Any], point: dict[str, Any]) -> str:
+    """A figure as `commsim run` prints it: times and GB/s as nccl-tests has them, others in four digits."""
+    value = row.get(name)
+    if point["error"] or value is None:
+        return "failed" if point["error"] else "-"
+    if name == "time_us":
+        return format_time_us(value * 1e-6)
+    if name.endswith("_GBps"):
+        return f"{value:.2f}"
+    return f"{value:.{max(0, 3 - floor(log10(abs(value)))) if value else 0}f}"

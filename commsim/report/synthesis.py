@@ -4,26 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from commsim.report.tables import aligned
+from commsim.report.tables import aligned, hanging
 from commsim.synthesis.library import LibraryRun
 from commsim.synthesis.search import Synthesis
 from commsim.synthesis.words import why
 from commsim.units import format_bytes, format_time, microseconds
+
+if TYPE_CHECKING:
+    from commsim.synthesis.bound import BoundQuestion
+    from commsim.topology.graph import Topology
+
+
+@dataclass(frozen=True)
+class RawBound:
+    """Seconds that no measurement falls below, and the rates of a link that sets it apart from the limit, in words."""
+
+    seconds: float
+    rates: str
+
+    @classmethod
+    def of(cls, topology: Topology, question: BoundQuestion, nbytes: int, limit_s: float) -> RawBound | None:
+        """The bound of tables; None where it is the limit."""
+        from commsim.synthesis.bound import quick_bound
+
+        bound = quick_bound(topology, question)
+        rates = bound.listed(nbytes)[1]
+        return cls(bound.seconds(nbytes), rates) if rates and bound.seconds(nbytes) < limit_s else None
+
+    def lines(self) -> list[str]:
+        """The line of it below that of the limit."""
+        words = f"as `commsim run` counts, at raw rates; the limit counts {self.rates}"
+        return hanging("  bound    ", f"{format_time(self.seconds)}  {words}")
 
 
 @dataclass(frozen=True)
 class Beside:
     """What else is known of a size: NCCL's own time on the machine, its choice, and the time as it would run ours.
 
-    ``adding_limit_s``: what no schedule beats if switches add too, where NCCL's choice has them add and ours has not.
+    ``adding_limit_s``: the limit if switches add too, where NCCL's choice has them add and ours has not. ``bound``:
+    that of `commsim run`, where it counts links at other rates than the limit does.
     """
 
     nccl_s: float | None = None
     choice: str = ""
     library: LibraryRun | None = None
     adding_limit_s: float | None = None
+    bound: RawBound | None = None
 
 
 def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
@@ -55,6 +83,8 @@ def to_dict(one: Synthesis, beside: Beside = Beside()) -> dict[str, Any]:
         document["nccl_choice"] = beside.choice
     if beside.adding_limit_s is not None:
         document["in_network_limit_us"] = microseconds(beside.adding_limit_s)
+    if beside.bound is not None:
+        document["bound_us"] = microseconds(beside.bound.seconds)
     if beside.library is not None:
         run = beside.library
         document["as_a_library"] = {
@@ -72,27 +102,27 @@ def text(one: Synthesis, beside: Beside = Beside(), *, proven: bool = True) -> s
     q, s = one.question, one.laid.schedule
     lines = [
         f"{q.network.name}: {q.collective} of {format_bytes(q.size)} among {q.network.n} ranks",
-        f"  limit    {format_time(one.limit_s)}  {_limit_words(one)}",
-        f"  reached  {format_time(one.seconds)}  {one.ratio:#.4g} of the limit, on ideal links",
-        f"  schedule {_kind_of(one)}, {_many(one.pieces, 'piece')}, "
-        f"{s.rows} moves{'; switches copy or add' * one.in_switches}"
-        + ("; proven: every rank ends with what the collective promises" if proven else ""),
+        *hanging("  limit    ", f"{format_time(one.limit_s)}  {_limit_words(one)}"),
+        *(beside.bound.lines() if beside.bound else ()),
+        *hanging("  reached  ", f"{format_time(one.seconds)}  {one.ratio:#.4g} of the limit, on ideal links"),
+        *hanging(
+            "  schedule ",
+            f"{_kind_of(one)}, {_many(one.pieces, 'piece')}, {s.rows} moves{'; switches copy or add' * one.in_switches}"
+            + ("; proven: every rank ends with what the collective promises" if proven else ""),
+        ),
     ]
     if beside.library is not None:
         run = beside.library
-        lines.append(
-            f"  as a library would run it  {format_time(run.seconds)} ({run.algorithm}, {run.protocol}, "
-            f"channels: {run.channels}{f', pieces: {run.pieces}' * (run.pieces > 0)})"
-        )
+        how = f"{run.algorithm}, {run.protocol}, channels: {run.channels}{f', pieces: {run.pieces}' * (run.pieces > 0)}"
+        lines += hanging("  as a library would run it  ", f"{format_time(run.seconds)} ({how})")
     if beside.nccl_s is not None:
-        lines.append(
-            f"  NCCL     {format_time(beside.nccl_s)}  {beside.nccl_s / one.limit_s:.4g} of the limit ({beside.choice})"
-            + _quicker(beside)
-        )
+        share = f"{beside.nccl_s / one.limit_s:.4g} of the limit ({beside.choice})"
+        lines += hanging("  NCCL     ", f"{format_time(beside.nccl_s)}  {share}{_quicker(beside)}")
     if beside.adding_limit_s is not None:
-        lines.append(
-            f"           the limit is without sums in switches, which NCCL's choice has: with them no schedule beats "
-            f"{format_time(beside.adding_limit_s)}; --in-network looks for one"
+        lines += hanging(
+            " " * 11,
+            f"the limit is without sums in switches, which NCCL's choice has: with them it is "
+            f"{format_time(beside.adding_limit_s)}; --in-network looks for a schedule",
         )
     return "\n".join(lines)
 
@@ -149,4 +179,4 @@ def table(many: Sequence[tuple[Synthesis, Beside]]) -> str:
             cells.append(format_time(beside.nccl_s) if beside.nccl_s is not None else "-")
             cells.append(f"{(beside.nccl_s or 0.0) / one.limit_s:.4g}" if known else "-")
         rows.append(tuple(cells))
-    return "\n".join(aligned(rows, ()))
+    return "\n".join(aligned(rows, (), spare=(4, 5, 6, 3)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from commsim.topology.graph import Topology
 
 _MOST = 6
-"""Trees that are drawn."""
+"""Shapes of trees that are drawn."""
 _LEAST = 0.01
-"""Of what one rank has: what a tree carries at least to be drawn."""
+"""Of what one rank has: what the trees of a shape carry at least to be drawn."""
 _NODES = (*style.PREDICTED_COLOURS, *style.MEASURED_COLOURS[:4])
 _MOST_LABELLED = 40
 """Ends of a tree up to which each has its number."""
@@ -39,27 +40,73 @@ def plot_load(topology: Topology, one: Synthesis) -> Figure:
 
 
 def plot_trees(one: Synthesis) -> Figure:
-    """The trees that carry most of what one rank has, from its root down; colours are nodes."""
+    """The trees that carry most of what one rank has, from its root down, one of each shape; colours are nodes."""
     forest = one.forest
     trees = forest.out or forest.into
     root = trees[0].root
     own = [k for k, tree in enumerate(trees) if tree.root == root and tree.branches]
     whole = float(forest.share[own].sum())
-    chosen = [k for k in sorted(own, key=lambda k: -forest.share[k])[:_MOST] if forest.share[k] > _LEAST * whole]
+    known: dict[Shape, int] = {}
+    alike: dict[int, list[int]] = {}
+    for k in sorted(own, key=lambda k: -forest.share[k]):
+        alike.setdefault(_shape(trees[k], one, known), []).append(k)
+    parts = sorted(((float(forest.share[group].sum()) / whole, group) for group in alike.values()), reverse=True)
+    chosen = [(part, group) for part, group in parts[:_MOST] if part > _LEAST]
     columns = min(len(chosen), 3)
     rows = -(-len(chosen) // columns)
-    with style.drawing(4.2 * columns, 2.9 * rows + 0.7, nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
+    width = max(6.3, 4.2 * columns)
+    with style.drawing(width, 2.9 * rows + 0.7, nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
         for axes in grid.flat:
             axes.set_axis_off()
-        for axes, k in zip(grid.flat, chosen, strict=False):
-            _draw(axes, trees[k], one)
-            part = 100 * forest.share[k] / whole
-            axes.set_title(f"{part:.3g} % of what goes {_way(trees[k])} rank {root}", fontsize=9)
-        more = f", the {len(chosen)} largest of {len(own)} trees of rank {root}" if len(own) > len(chosen) else ""
-        several = np.unique(one.question.network.node).size > 2
-        more += "; a colour for each node" if several else ""
-        figure.suptitle(_title(one) + more, fontsize=10, color=INK)
+        for axes, (part, group) in zip(grid.flat, chosen, strict=False):
+            _draw(axes, trees[group[0]], one)
+            several = f", {len(group)} trees alike" if len(group) > 1 else ""
+            axes.set_title(f"{100 * part:.3g} % of what goes {_way(trees[group[0]])} rank {root}{several}", fontsize=9)
+        shown = sum(len(group) for _, group in chosen)
+        more = f"; {shown} of {len(own)} trees of rank {root}" if len(own) > shown else ""
+        more += "; a colour for each node" if np.unique(one.question.network.node).size > 2 else ""
+        figure.suptitle(fill(_title(one) + more, int(13 * width)), fontsize=10, color=INK)
     return figure
+
+
+Shape = tuple[bool, bool, tuple[int, ...]]
+"""Of what hangs below a vertex: whether it is a rank, and of its parent's node; the numbers of the shapes below it."""
+
+
+def _shape(tree: Tree, one: Synthesis, known: dict[Shape, int]) -> int:
+    """The number of a tree's shape, the same whichever ranks stand where; new ones are added to those known."""
+    below = _below(tree)
+    order, parent = [tree.root], {tree.root: tree.root}
+    for vertex in order:
+        for child in below.get(vertex, []):
+            parent[child] = vertex
+            order.append(child)
+    number: dict[int, int] = {}
+    for vertex in reversed(order):
+        beside = _node(vertex, one) == _node(parent[vertex], one)
+        children = tuple(sorted(number[child] for child in below.get(vertex, [])))
+        number[vertex] = known.setdefault((vertex < one.question.network.n, beside, children), len(known))
+    return number[tree.root]
+
+
+def _below(tree: Tree) -> dict[int, list[int]]:
+    """What hangs below each vertex, seen from the root."""
+    below: dict[int, list[int]] = {}
+    for branch in tree.branches:
+        near, far = (branch.dst, branch.src) if tree.into else (branch.src, branch.dst)
+        below.setdefault(near, []).append(far)
+    return below
+
+
+def _node(vertex: int, one: Synthesis) -> int:
+    """The node of a rank, or of a switch that acts, behind the ranks; -1 of a fabric's."""
+    network = one.question.network
+    at = (
+        network.ranks[vertex]
+        if vertex < network.n
+        else np.flatnonzero(network.copies | network.adds)[vertex - network.n]
+    )
+    return int(network.node[int(at)])
 
 
 def _way(tree: Tree) -> str:
@@ -74,10 +121,7 @@ def _title(one: Synthesis) -> str:
 def _draw(axes: Axes, tree: Tree, one: Synthesis) -> None:
     """One tree, its root above, ends side by side in the order of the branches."""
     network = one.question.network
-    below: dict[int, list[int]] = {}
-    for branch in tree.branches:
-        near, far = (branch.dst, branch.src) if tree.into else (branch.src, branch.dst)
-        below.setdefault(near, []).append(far)
+    below = _below(tree)
     x: dict[int, float] = {}
     y: dict[int, int] = {tree.root: 0}
     stack, order = [tree.root], []
@@ -92,14 +136,12 @@ def _draw(axes: Axes, tree: Tree, one: Synthesis) -> None:
     for vertex in reversed(order):
         if vertex in below:
             x[vertex] = float(np.mean([x[child] for child in below[vertex]]))
-    acting = np.flatnonzero(network.copies | network.adds)
     for near, children in below.items():
         for far in children:
             axes.plot([x[near], x[far]], [-y[near], -y[far]], color=MUTED, linewidth=0.8, zorder=1)
     for vertex in order:
         is_rank = vertex < network.n
-        at = int(network.ranks[vertex]) if is_rank else int(acting[vertex - network.n])
-        node = int(network.node[at])
+        node = _node(vertex, one)
         fill = _NODES[node % len(_NODES)] if node >= 0 else MUTED
         axes.scatter([x[vertex]], [-y[vertex]], s=90, color=fill, zorder=2, marker="o" if is_rank else "s")
         if len(order) <= _MOST_LABELLED and is_rank:

@@ -81,7 +81,7 @@ class PerfectGroups(OffGpu):
         collective, size = _rounded(collective, nbytes, groups)
         key = collective, size, groups.tobytes(), len(groups)
         if key not in self._known:
-            alone = max(self._bound(collective, row).seconds(size) for row in self._unlike(groups))
+            alone = max(self._bound(collective, *one).seconds(size) for one in self._unlike(groups))
             self._known[key] = max(alone, *(float(held.max()) for held in self._nics(collective, size, groups)))
         return self._known[key]
 
@@ -101,8 +101,9 @@ class PerfectGroups(OffGpu):
                     put[own] += held_s[node] * t.link_bandwidth[own]
         return LinkLoad.of(put, (put > 0).astype(np.float64), t.link_bandwidth)
 
-    def _bound(self, collective: str, ranks: Ranks) -> QuickBound:
-        key = collective, ranks.tobytes()
+    def _bound(self, collective: str, ranks: Ranks, place: bytes) -> QuickBound:
+        """Of a group, which stands for all that stand alike, of whatever call."""
+        key = collective, place
         if key not in self._alone:
             question = BoundQuestion(collective, 0, tuple(ranks.tolist()), in_network=True)
             self._alone[key] = quick_bound(self._topology, question)
@@ -113,21 +114,25 @@ class PerfectGroups(OffGpu):
         each = [nic_seconds(collective, nbytes, self._topology, row) for row in groups]
         return sum((out for out, _ in each), np.zeros(1)), sum((into for _, into in each), np.zeros(1))
 
-    def _unlike(self, groups: Ranks) -> Ranks:
-        """One of the groups that stand alike on a sound machine of one kind of node: the same GPUs, nodes and leaves
-        that are shared alike."""
+    def _unlike(self, groups: Ranks) -> list[tuple[Ranks, bytes]]:
+        """One of the groups that stand alike, and how they stand.
+
+        Alike on a sound machine of one kind of node: the same GPUs, nodes and leaves that are shared alike.
+        """
         t = self._topology
-        if not t.uniform or t.link_share is not None or t.link_failed is not None or t.node_gdr is not None:
-            return groups
-        node = t.rank_node[groups].astype(np.int64)
-        columns = [groups - t.node_first_rank[node], turns(node)]
-        if (node != node[:, :1]).any():
-            if not isinstance(t.fabric, TreeRoutes):
-                return groups
-            leaf = t.fabric.leaf
-            columns += [turns(leaf[:, k].astype(np.int64)[node]) for k in range(leaf.shape[1])]
-        first = np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True)[1]
-        return groups[np.sort(first)]
+        columns = [groups]
+        if t.uniform and t.link_share is None and t.link_failed is None and t.node_gdr is None:
+            node = t.rank_node[groups].astype(np.int64)
+            alike = [groups - t.node_first_rank[node], turns(node)]
+            if not (node != node[:, :1]).any():
+                columns = alike
+            elif isinstance(t.fabric, TreeRoutes):
+                leaf = t.fabric.leaf
+                columns = alike + [turns(leaf[:, k].astype(np.int64)[node]) for k in range(leaf.shape[1])]
+        places = np.concatenate(columns, axis=1).astype(np.int64)
+        first = np.sort(np.unique(places, axis=0, return_index=True)[1])
+        # Groups of one node have fewer columns, so that no two ways of standing have the same bytes and ranks.
+        return [(groups[i], bytes(f"{groups.shape[1]} {len(columns)} ", "ascii") + places[i].tobytes()) for i in first]
 
 
 def _rounded(collective: str, nbytes: float, groups: Ranks) -> tuple[str, int]:

@@ -1,4 +1,8 @@
-"""What no schedule on a topology beats: the exact limit where it is quick to find, cuts where it is not."""
+"""What no schedule on a topology beats: the exact bound where it is quick to find, cuts where it is not.
+
+A bound counts links of the host at the rates of their wires; the limit that `commsim synthesize` prints counts them as
+the machine lists them, net of protocol, since that is what its schedules run on.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,9 @@ MOST_UNKNOWNS = 12_000
 
 _SAME = 1e-9
 """Share within which a linear program and a cut are the same."""
+
+_ALIKE = 1.001
+"""Up to this ratio bounds at raw and at listed rates are told as one."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +80,32 @@ class QuickBound:
         if seconds <= cuts.latency_s:
             return f"the quickest way to the farthest rank takes {format_time(cuts.latency_s)}"
         if self.limit is None or self.network is None:
-            return f"{_cut_at(cuts)}; the machine is too large for an exact limit here"
+            return f"{_cut_at(cuts)}; the machine is too large for an exact bound here"
         if self.limit.bandwidth_s(nbytes) < seconds * (1 - _SAME):
-            return f"{_cut_at(cuts)}; an exact limit takes a linear program"
-        sort = "exact limit" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
-        return f"{sort}: {why(self.network, self.limit)}{_raw_note(self.topology, self.network, self.limit)}"
+            return f"{_cut_at(cuts)}; an exact bound takes a linear program"
+        sort = "exact bound" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
+        listed, rates = self.listed(nbytes)
+        note = f"; with {rates}, as `topo show` lists it and `commsim synthesize` counts, it is {format_time(listed)}"
+        return f"{sort}: {why(self.network, self.limit)}{note if rates else ''}"
+
+    def listed(self, nbytes: int) -> tuple[float, str]:
+        """Seconds of a size at the rates that the machine lists, and which link is listed otherwise than its wires.
+
+        The second is empty, and the first the bound, where both are alike. A bound counts links of the host at the
+        rates of their wires, so that no measurement falls below it; what a machine lists is net of protocol.
+        """
+        seconds = self.seconds(nbytes)
+        if self.limit is None:
+            return seconds, ""
+        network = _network(self.topology, self.question, at_wires=False)
+        limit = limit_of(network, self.question.collective, root=self.question.root, effort="flow", latency=False)
+        listed = limit.bandwidth_s(nbytes)
+        rates = _other_rates(self.topology, network, limit) if listed > _ALIKE * seconds else ""
+        return (listed, rates) if rates else (seconds, "")
 
 
-def _raw_note(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> str:
-    """That what binds counts at the rate of its wires, where the machine lists another; else empty."""
+def _other_rates(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> str:
+    """A link that binds whose wires carry more than the machine lists, with both rates; empty where none does."""
     edges = limit.binding if limit.cut is None else limit.cut.edges
     links = np.array([network.links[edge][0] for edge in edges], np.int64)
     raw, listed = wires(topology, links), topology.link_bandwidth[links]
@@ -90,8 +114,8 @@ def _raw_note(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) 
         return ""
     at = int(other[0])
     name = "link between sockets" if topology.link_kind[links[at]] == LinkKind.HOST else "PCIe link"
-    rates = format_bandwidth(float(raw[at])), format_bandwidth(float(listed[at]))
-    return f"; a {name} counts raw there, {rates[0]}, and `topo show` lists it net of protocol, {rates[1]}"
+    rates = format_bandwidth(float(listed[at])), format_bandwidth(float(raw[at]))
+    return f"a {name} net of protocol, {rates[0]} instead of {rates[1]} raw"
 
 
 def _cut_at(cuts: LowerBound) -> str:
@@ -105,18 +129,23 @@ def quick_bound(topology: Topology, question: BoundQuestion) -> QuickBound:
     limit, network = None, None
     if topology.link_src.size <= MOST_LINKS and question.collective != "barrier":
         try:
-            network = _network(topology, question)
+            network = _network(topology, question, at_wires=True)
             limit = limit_of(network, question.collective, root=question.root, effort="flow", latency=False)
         except CommsimError:  # cut off from each other: whoever asks for times says so
             network = limit = None
     return QuickBound(topology, _truthful(topology, question), limit, network)
 
 
-def sharpened(bound: QuickBound) -> QuickBound:
-    """The bound with a linear program where one decides and is quick; else the bound itself."""
+def sharpened(bound: QuickBound, nbytes: int | None = None) -> QuickBound:
+    """The bound with a linear program where one decides, at one size or any, and is quick; else the bound itself."""
     network, limit = bound.network, bound.limit
     if limit is None or network is None or limit.exact or network.n * network.edges > MOST_UNKNOWNS:
         return bound
+    if nbytes is not None and bound.question.collective not in PAIRWISE:
+        # Ways to and from one rank after the other reach every rank: no program finds more than so many times a cut.
+        most = 2 * network.n * limit.bandwidth_s(nbytes)
+        if most <= bound.cuts(nbytes).latency_s:
+            return bound
     try:
         full = limit_of(network, bound.question.collective, root=bound.question.root, latency=False)
     except CommsimError:
@@ -126,10 +155,10 @@ def sharpened(bound: QuickBound) -> QuickBound:
     return replace(bound, limit=full)
 
 
-def _network(topology: Topology, q: BoundQuestion) -> FlowNetwork:
+def _network(topology: Topology, q: BoundQuestion, *, at_wires: bool) -> FlowNetwork:
     ranks: Sequence[int] | None = q.ranks
     acts = q.in_network and q.collective not in PAIRWISE
-    return machine_network(topology, ranks, in_network=acts, hosts_add=q.hosts_add, at_wires=True)
+    return machine_network(topology, ranks, in_network=acts, hosts_add=q.hosts_add, at_wires=at_wires)
 
 
 def _truthful(topology: Topology, q: BoundQuestion) -> BoundQuestion:

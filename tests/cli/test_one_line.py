@@ -233,6 +233,32 @@ def test_a_sweep_is_asked_in_one_line_and_plotted(tmp_path: Path) -> None:
     assert "# drawn: bandwidth; --kind takes " in drawn.stdout
 
 
+def test_two_sweeps_of_a_question_have_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["sweep", "all_reduce", *ON, "topology.nodes=1..2 x2", "-j", "1", "-b", "1M", "-e"]
+    first = said(*asked, "1M")
+    assert "no NCCL version given: 2.26.2 is assumed" in first.stderr
+    said(*asked, "2M")
+    versions = said(*asked, "1M", "library.version=2.29.2")
+    assert "is assumed" not in versions.stderr
+    of = "all-reduce-on-hgx-h100-ndr400-over-nodes-1-2-x2-1-mib"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        of,
+        f"{of}-2-mib-x2",
+        f"{of}-with-version-2-29-2",
+    ]
+
+
+def test_an_empty_variable_is_the_choice_of_nccl(tmp_path: Path) -> None:
+    asked = ["sweep", "all_reduce", *ON, "-n", "2", "-b", "1M", "-e", "1M", "-j", "1", "--out", str(tmp_path)]
+    done = said(*asked, 'library.env.NCCL_ALGO=["", Ring]', "topology.node.pcie.bandwidth=[48 GB/s, 96 GB/s]")
+    head, *lines = [line.strip() for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert head.startswith("NCCL_ALGO  pcie bandwidth ")
+    assert [line.split("  ")[0] for line in lines] == ["NCCL's own", "NCCL's own", "Ring", "Ring"]
+    own = said("run", "all_reduce", *ON, "-n", "2", "-b", "1M", "-e", "1M", "--no-files").stdout
+    assert next(line.split()[2] for line in own.splitlines() if line.lstrip().startswith("1 MiB")) in lines[0]
+
+
 def test_explain_repeats_the_question() -> None:
     asked = ["explain", "all_reduce", *ON, "-n", "2", "-b", "1G", "-e", "1G"]
     repeat = next(line for line in said(*asked).stdout.splitlines() if "to repeat the best" in line)

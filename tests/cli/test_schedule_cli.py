@@ -79,7 +79,10 @@ def test_check_proves_one() -> None:
     assert result.exit_code == 0
     assert "proven" in result.stdout
     data = json.loads(schedule("check", "binomial", "-c", "reduce", "-n", "5", "--root", "4", "--json").stdout)
-    assert data == {"collective": "reduce", "algorithm": "binomial", "ranks": 5, "proven": True, "fault": None}
+    named = {"collective": "reduce", "algorithm": "binomial", "ranks": 5, "size_bytes": 1048580}
+    assert data == named | {"proven": True, "fault": None}
+    assert "an MSCCL file says no size: " in schedule("check", str(MSCCL / "ring_3.xml")).stderr
+    assert "says no size" not in schedule("check", str(MSCCL / "ring_3.xml"), "--nbytes", "3072").stderr
 
 
 @pytest.mark.parametrize("ranks", ["8", "4,8"])

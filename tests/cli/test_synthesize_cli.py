@@ -54,6 +54,19 @@ def test_a_machine_has_nccl_beside_it() -> None:
     assert "as a library would run it" in text
 
 
+def test_the_bound_of_run_stands_beside_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    asked = ["all_gather", "--on", "hgx-h100-ndr400", "-n", "2", "-b", "1G", "-e", "1G", "--json"]
+    ran = json.loads(CliRunner().invoke(app, ["run", *asked]).stdout)
+    machine = ("hgx-h100-ndr400", "-n", "2", "-c", "all_gather", "--bytes", "1GiB", "--budget", "1")
+    document = json.loads(synthesize(*machine, "--json").stdout)
+    assert document["bound_us"] == pytest.approx(ran["answers"][0]["rows"][0]["lower_bound_us"])
+    assert document["bound_us"] < document["limit_us"]
+    text = synthesize(*machine).stdout
+    assert "bound" in text
+    assert max(map(len, text.splitlines())) <= 60
+
+
 def test_the_front_over_sizes(ring: str) -> None:
     document = json.loads(synthesize(ring, "-c", "broadcast", "--budget", "5", "--json").stdout)
     sizes = [one["size_bytes"] for one in document["front"]]

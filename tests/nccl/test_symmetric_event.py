@@ -107,6 +107,22 @@ def test_sums_in_the_switch_leave_by_every_gpu_at_nvls_share() -> None:
     assert got[2:] == ("NVLink", "event")
 
 
+@pytest.mark.parametrize("preset", ["dgx-a100-hdr200", "hgx-b200-ndr400"])
+@pytest.mark.parametrize("nbytes", [4, 64 << 10, MIB, 16 * MIB])
+def test_both_views_name_the_same_limit(preset: str, nbytes: int) -> None:
+    closed, event = (
+        Predictor(load_preset(preset), replace(WINDOW, engine=engine)).predict("all_reduce", nbytes)
+        for engine in ("closed_form", "event")
+    )
+    assert (event.bottleneck, event.limit) == (closed.bottleneck, closed.limit)
+    assert event.busy_s / event.kernel_s == pytest.approx(closed.busy_s / closed.kernel_s, rel=1e-6)
+
+
+def test_what_one_round_waits_for_is_latency() -> None:
+    got = of("dgx-a100-hdr200").predict("all_reduce", 64 << 10)  # each warp loads once from all seven peers, in turns
+    assert (got.protocol, got.bottleneck) == ("RSxLD_AGxST", "latency")
+
+
 def test_few_thread_blocks_are_what_limits() -> None:
     """One block of each GPU has 64 KiB on its way for the time of a trip."""
     predictor = of("hgx-b200")

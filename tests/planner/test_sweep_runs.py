@@ -255,3 +255,21 @@ def test_the_table_shows_all_rows_that_fit_a_screen(points: int, lines: int) -> 
     }
     assert shown[lines:] == last[lines]
     assert all("all_reduce" in line for line in shown[:lines])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cell"),
+    [
+        ("time_us", 31274.2, "31274"),
+        ("time_us", 24.714, "24.71"),
+        ("busbw_GBps", 334.0, "334.00"),
+        ("busbw_GBps", 0.004, "0.00"),
+        ("step_s", 10.5, "10.50"),
+        ("tokens_per_s_per_gpu", 12345.6, "12346"),
+        ("mfu", 0.40414, "0.4041"),
+    ],
+)
+def test_figures_are_written_as_run_writes_them(name: str, value: float, cell: str) -> None:
+    rows = [{"collective": "all_reduce", name: value}]
+    _, line = points_table([{"values": {"topology.nodes": 1}, "rows": rows, "error": None}], name)
+    assert line.split()[-1] == cell

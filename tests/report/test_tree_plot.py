@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,24 @@ def test_a_tree_reaches_every_rank_once(best: Synthesis) -> None:
     for one in axes:
         assert sorted(int(text.get_text()) for text in one.texts) == list(range(8))
         assert len(one.lines) == 7
+
+
+def test_trees_of_one_shape_are_one_panel() -> None:
+    switched = TreeSearch(
+        Aim(machine_network(load_preset("dgx-a100-hdr200", nodes=2)), "all_gather", 1 << 24, itemsize=4), budget_s=3
+    )
+    best = switched.run()
+    forest = best.forest
+    own = [k for k, tree in enumerate(forest.out) if tree.root == forest.out[0].root]
+    doubled = replace(
+        best,
+        forest=replace(
+            forest, out=forest.out + forest.out[: len(own)], share=np.append(forest.share, forest.share[own])
+        ),
+    )
+    one, two = plot_trees(best), plot_trees(doubled)
+    assert len([axes for axes in two.axes if axes.texts]) == len([axes for axes in one.axes if axes.texts])
+    assert any("trees alike" in axes.get_title(loc="left") for axes in two.axes)
 
 
 def test_the_command_writes_both(tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from commsim.engine.evaluate import evaluate
 from commsim.errors import CommsimError
 from commsim.nccl.predict import Options, Predictor
 from commsim.synthesis.bound import BoundQuestion, quick_bound, sharpened
+from commsim.synthesis.limit import limit_of
+from commsim.synthesis.machine import machine_network
 from commsim.topology.faults import degraded
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset, load_topology
 from commsim.topology.spec import FaultSpec, TopologySpec
+from commsim.units import format_time
 
 S = 1 << 30
 MACHINES = [
@@ -84,16 +87,16 @@ def test_a_lost_nic_raises_it() -> None:
             ("hgx-h100", 1),
             "all_gather",
             S,
-            r"exact limit: rank 0 \(node0.gpu0\) must take in 7/8 of the array over",
+            r"exact bound: rank 0 \(node0.gpu0\) must take in 7/8 of the array over",
         ),
         (("hgx-h100", 1), "all_gather", 8, "the quickest way to the farthest rank takes 500 ns"),
         (
             ("leonardo", 4),
             "all_gather",
             S,
-            r"exact limit: node 0 must take in 3/4 of the array over 4 NICs \(50 ",
+            r"exact bound: node 0 must take in 3/4 of the array over 4 NICs \(50 ",
         ),
-        (("leonardo", 4), "reduce", S, r"exact limit: node 1 must give out all of the array over 4 NICs"),
+        (("leonardo", 4), "reduce", S, r"exact bound: node 1 must give out all of the array over 4 NICs"),
         (
             ("leonardo", 4),
             "all_reduce",
@@ -105,9 +108,9 @@ def test_a_lost_nic_raises_it() -> None:
             ("dgx-1v", 1),
             "all_to_all",
             S,
-            "cut between the halves of the machine; an exact limit takes a linear",
+            "cut between the halves of the machine; an exact bound takes a linear",
         ),
-        (("hgx-h100-ndr400", 200), "all_gather", S, "too large for an exact limit here"),
+        (("hgx-h100-ndr400", 200), "all_gather", S, "too large for an exact bound here"),
     ],
 )
 def test_it_says_what_it_is(machine_of: tuple[str, int], collective: str, nbytes: int, words: str) -> None:
@@ -120,7 +123,14 @@ def test_an_explanation_takes_a_linear_program() -> None:
     sharp = sharpened(bound)
     seconds, words = sharp.seconds(S), sharp.words(S)
     assert seconds == pytest.approx(bound.seconds(S))  # the halves are what binds
-    assert words.startswith("exact limit: ")
+    assert words.startswith("exact bound: ")
+
+
+def test_no_program_is_solved_where_the_latency_decides() -> None:
+    bound = quick_bound(load_preset("hgx-h100"), BoundQuestion("all_reduce", in_network=True))
+    assert sharpened(bound, 8) is bound
+    assert sharpened(bound, S) is not bound
+    assert sharpened(bound).seconds(8) == bound.seconds(8)
 
 
 def test_of_unlike_nodes_it_says_what_all_carry_together() -> None:
@@ -131,13 +141,19 @@ def test_of_unlike_nodes_it_says_what_all_carry_together() -> None:
     assert bound.seconds(S) == pytest.approx(6 * S / 1.55e12)
 
 
-def test_a_rate_other_than_the_listed_one_is_called_raw() -> None:
+def test_it_says_what_a_listed_rate_makes_of_it() -> None:
     fast = load_topology(
         TopologySpec.model_validate({"preset": "hgx-h100-ndr400", "nodes": 4, "nic_bandwidth": "800 Gb/s"}), Path()
     )
-    said = quick_bound(fast, BoundQuestion("all_reduce")).words(S)
-    assert "a PCIe link counts raw there, 63.02 GB/s, and `topo show` lists it net of protocol, 48 GB/s" in said
-    plain = quick_bound(load_preset("hgx-h100-ndr400", nodes=4), BoundQuestion("all_reduce", in_network=True))
+    bound = quick_bound(fast, BoundQuestion("all_gather"))
+    listed = limit_of(machine_network(fast), "all_gather").bandwidth_s(S)  # what `commsim synthesize` calls the limit
+    assert listed > 1.03 * bound.seconds(S)
+    assert (
+        "with a PCIe link net of protocol, 48 GB/s instead of 63.02 GB/s raw, as `topo show` lists it and "
+        f"`commsim synthesize` counts, it is {format_time(listed)}"
+    ) in bound.words(S)
+    plain = quick_bound(load_preset("hgx-h100"), BoundQuestion("all_gather"))
+    assert plain.listed(S) == (plain.seconds(S), "")
     assert "raw" not in plain.words(S)
 
 

@@ -102,7 +102,7 @@ def _check_one(schedule: Schedule, json_output: bool) -> None:
         fault = str(error)
     if json_output:
         named = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.world_size}
-        print_json(named | {"proven": fault is None, "fault": fault})
+        print_json(named | {"size_bytes": schedule.nbytes, "proven": fault is None, "fault": fault})
     elif fault is None:
         typer.echo("\n".join([*heading(schedule), "proven: every rank ends with what the collective promises"]))
     if fault is not None:

@@ -53,7 +53,7 @@ def schedule_of(source: str, options: ScheduleOptions, more_bytes: int = 0, *, p
 
     ``more_bytes``: what the command takes for each row of it; ``proof``: whether it is to be proven.
     """
-    from commsim.units import nccl_bytes
+    from commsim.units import format_bytes, nccl_bytes
 
     size = None if options.nbytes is None else nccl_bytes(options.nbytes)
     if not is_file(source):
@@ -69,7 +69,10 @@ def schedule_of(source: str, options: ScheduleOptions, more_bytes: int = 0, *, p
         return load_json(Path(source))
     from commsim.collectives.msccl import load_msccl
 
-    return load_msccl(Path(source), size)
+    schedule = load_msccl(Path(source), size)
+    if size is None:
+        say(f"# an MSCCL file says no size: {format_bytes(schedule.nbytes)} is taken; --nbytes takes another", err=True)
+    return schedule
 
 
 def _build(name: str, options: ScheduleOptions, size: int | None, more_bytes: int, proof: bool) -> Schedule:

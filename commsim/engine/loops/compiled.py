@@ -41,7 +41,8 @@ class Notice(event.Listener):  # type: ignore[misc]  # numba has no types
         if not self._given and compilation.data["dispatcher"].py_func.__module__.startswith("commsim."):
             self._given = True
             self._log.warning(
-                "commsim: compiling the event loops that this run uses, once after an install: some seconds"
+                "commsim: compiling the event loops that this run uses, once after an install: some seconds",
+                extra={"once": True},
             )
 
     def on_end(self, compilation: event.Event) -> None:
