@@ -99,8 +99,15 @@ def _rows(table: _Branches, pieces: Pieces, begin: int) -> _PieceRows:
     return _PieceRows(place + base, chunk, before, begin)
 
 
-def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = SYNTHESIZED) -> Laid:
-    """The schedule of a forest that carries pieces of an array."""
+def lay(
+    forest: Forest,
+    pieces: Pieces,
+    collective: str,
+    root: int = 0,
+    name: str = SYNTHESIZED,
+    apart: bool = False,
+) -> Laid:
+    """The schedule of a forest that carries pieces of an array; ``apart``: all goes into roots before any goes out."""
     nbytes = int(pieces.nbytes.sum())
     whole_s = forest.seconds_per_byte * nbytes
     slow = 1.0 / (forest.network.capacity * float(forest.network.unit))
@@ -110,7 +117,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     due_s = pieces.turn / turns[pieces.tree] * whole_s
     zero = np.zeros(len(forest.roots))
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
-    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out else zero
+    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out and not apart else zero
     into = _branches(forest.into, ways, hop_s, then_s) if forest.into else None
     sides: list[tuple[_Branches, _PieceRows, bool]] = []
     edges: list[tuple[Int64, Int64]] = []
@@ -126,7 +133,10 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
         if sides:
             edges.append(_turned(sides[0][1], rows, held, pieces.tree.size))
         sides.append((out, rows, False))
-    key = np.concatenate([due_s[rows.chunk] - table.after_s[rows.branch] for table, rows, _ in sides])
+    keys = [due_s[rows.chunk] - table.after_s[rows.branch] for table, rows, _ in sides]
+    if apart:
+        keys = [key + k * (whole_s + float(np.ptp(keys[0]))) for k, key in enumerate(keys)]
+    key = np.concatenate(keys)
     columns = {
         "src": np.concatenate([table.src[rows.branch] for table, rows, _ in sides]),
         "dst": np.concatenate([table.dst[rows.branch] for table, rows, _ in sides]),

@@ -36,6 +36,9 @@ from commsim.topology.kinds import Float64
 COLLECTIVES = NCCL_TESTS
 """What can be synthesized."""
 
+_ALIKE = frozenset(NCCL_TESTS) - ROOTED - {"send_recv"}
+"""Collectives that are the same however their ranks are numbered."""
+
 WHOLE_ARRAY = WHOLE - PAIRWISE
 """Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
@@ -362,8 +365,9 @@ def _packing_of(q: Aim, level: float) -> Packing:
     n = q.network.n
     none, one = np.zeros(n), np.eye(n)[q.root]
     even = np.array(q.block_bytes(), np.float64) / q.size
+    symmetry = None if q.blocks or q.collective not in _ALIKE else symmetry_of(q.network)
     if q.collective == "all_to_all":
-        return PathPacking(q.network, np.full((n, n), 1 / n), level)
+        return PathPacking(q.network, np.full((n, n), 1 / n), level, symmetry)
     if q.collective == "send_recv":
         return PathPacking(q.network, np.roll(np.eye(n), 1, axis=1), level)
     if q.collective == "gather":
@@ -375,7 +379,6 @@ def _packing_of(q: Aim, level: float) -> Packing:
     else:
         share = one if q.collective in ROOTED else even
         demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
-    symmetry = None if q.blocks or q.collective in ROOTED else symmetry_of(q.network)
     return Packing(q.network, demand, level, symmetry)
 
 
