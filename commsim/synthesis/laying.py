@@ -99,15 +99,8 @@ def _rows(table: _Branches, pieces: Pieces, begin: int) -> _PieceRows:
     return _PieceRows(place + base, chunk, before, begin)
 
 
-def lay(
-    forest: Forest,
-    pieces: Pieces,
-    collective: str,
-    root: int = 0,
-    name: str = SYNTHESIZED,
-    apart: bool = False,
-) -> Laid:
-    """The schedule of a forest that carries pieces of an array; ``apart``: all goes into roots before any goes out."""
+def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: str = SYNTHESIZED) -> Laid:
+    """The schedule of a forest that carries pieces of an array."""
     nbytes = int(pieces.nbytes.sum())
     whole_s = forest.seconds_per_byte * nbytes
     slow = 1.0 / (forest.network.capacity * float(forest.network.unit))
@@ -117,7 +110,7 @@ def lay(
     due_s = pieces.turn / turns[pieces.tree] * whole_s
     zero = np.zeros(len(forest.roots))
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
-    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out and not apart else zero
+    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out and not forest.apart else zero
     into = _branches(forest.into, ways, hop_s, then_s) if forest.into else None
     sides: list[tuple[_Branches, _PieceRows, bool]] = []
     edges: list[tuple[Int64, Int64]] = []
@@ -134,7 +127,7 @@ def lay(
             edges.append(_turned(sides[0][1], rows, held, pieces.tree.size))
         sides.append((out, rows, False))
     keys = [due_s[rows.chunk] - table.after_s[rows.branch] for table, rows, _ in sides]
-    if apart:
+    if forest.apart:
         keys = [key + k * (whole_s + float(np.ptp(keys[0]))) for k, key in enumerate(keys)]
     key = np.concatenate(keys)
     columns = {

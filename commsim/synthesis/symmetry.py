@@ -58,10 +58,19 @@ class Symmetry:
         number[ends] = np.arange(ends.size)
         return number[self.vertex[:, ends]]
 
+    @cached_property
+    def first(self) -> Int64:
+        """The first rank of those that each is moved to, (n,)."""
+        return np.asarray(self._end[:, : self.network.n].min(axis=0), np.int64)
+
+    @cached_property
+    def to_first(self) -> Int64:
+        """The move that puts each rank onto the first, (n,)."""
+        return np.asarray(self._end[:, : self.network.n].argmin(axis=0), np.int64)
+
     def shared(self, need: Float64) -> Float64:
         """What the first rank of each class carries for all of it, (n,); the others nothing."""
-        first = self._end[:, : self.network.n].min(axis=0)
-        return np.asarray(np.bincount(first, need, self.network.n), np.float64)
+        return np.asarray(np.bincount(self.first, need, self.network.n), np.float64)
 
     def images(self, forest: Forest) -> Forest:
         """The forest with every tree moved by all moves, each with its part of the share."""
@@ -179,10 +188,10 @@ class _Refined:
 
     def _turned(self, times: int) -> Int64:
         """Places in the order of colours (V,), those of each colour turned by a part that comes back in ``times``."""
-        first, colour, count = np.unique(self._plain[self._order], return_index=True, return_inverse=True, return_counts=True)[1:]
-        first, count = first[colour], count[colour]
-        turn = count // np.gcd(count, times)
-        return np.asarray(first + (np.arange(colour.size) - first + turn) % count, np.int64)
+        count = np.unique(self._plain, return_counts=True)[1]
+        first, count = np.repeat(np.cumsum(count) - count, count), np.repeat(count, count)
+        place = np.arange(count.size) - first
+        return np.asarray(first + (place + count // np.gcd(count, times)) % count, np.int64)
 
     def _colours(self, label: Int64) -> UInt64:
         """Of every vertex what it is, and to which ranks, by these labels, it is joined and how, (V,)."""

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from commsim.collectives.check import check
 from commsim.engine.simulate import simulate
 from commsim.errors import ScheduleError
+from commsim.synthesis.aim import COLLECTIVES, Aim
 from commsim.synthesis.front import front
 from commsim.synthesis.in_steps import run_in_steps
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
-from commsim.synthesis.search import COLLECTIVES, Aim, Synthesis, TreeSearch, laid_out
+from commsim.synthesis.search import Synthesis, TreeSearch, laid_out
 from commsim.synthesis.timing import program_of
 from commsim.topology.presets import load_preset
 
