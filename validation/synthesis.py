@@ -27,11 +27,12 @@ from commsim.errors import CommsimError
 from commsim.files import write_atomically
 from commsim.nccl.predict import Options, Predictor
 from commsim.report.tables import csv_text
+from commsim.synthesis.aim import Aim
 from commsim.synthesis.level_search import COLLECTIVES_BY_LEVELS, LevelPlan, plan_by_levels
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.network_file import load_network
-from commsim.synthesis.search import Aim, Synthesis, TreeSearch
+from commsim.synthesis.search import Synthesis, TreeSearch
 from commsim.topology.graph import Topology
 from commsim.topology.presets import load_preset, preset_names
 

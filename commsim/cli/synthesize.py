@@ -111,8 +111,9 @@ def synthesize(
     """Find the limit of a collective on a machine and a proven schedule that reaches it, with NCCL's time beside it."""
     del memory
     from commsim.report.synthesis import table, text, to_dict
+    from commsim.synthesis.aim import Aim
     from commsim.synthesis.front import SIZES, front
-    from commsim.synthesis.search import Aim, TreeSearch
+    from commsim.synthesis.search import TreeSearch
 
     if asked.aim not in {"latency", "bandwidth", "both"}:
         raise CommsimError(f"--for: found {asked.aim!r}, expected latency, bandwidth or both")
@@ -325,7 +326,7 @@ def prove(one: Synthesis) -> None:
 
 
 def _by_block(one: Synthesis) -> dict[Any, list[int]]:
-    from commsim.synthesis.search import WHOLE_ARRAY
+    from commsim.synthesis.aim import WHOLE_ARRAY
 
     blocks: dict[Any, list[int]] = {}
     for k, tree in enumerate(one.forest.out or one.forest.into):

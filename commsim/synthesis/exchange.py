@@ -16,6 +16,7 @@ from commsim.synthesis.flat import EVEN
 from commsim.synthesis.forest import Branch, Forest, Tree
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.symmetry import Symmetry
 from commsim.topology.kinds import Float64
 
 _ROUNDS = 4
@@ -25,12 +26,17 @@ _NOTHING = 1e-7
 
 
 class PathPacking(Packing):
-    """Paths of pairs and their shares; ``share`` (n, n): of the array from each rank to each other."""
+    """Paths of pairs and their shares; ``share`` (n, n): of the array from each rank to each other.
 
-    def __init__(self, network: FlowNetwork, share: Float64, least: float = 0.0) -> None:
+    Under a `symmetry`, which must leave the shares as they are, pairs of the first rank of each class stand for all.
+    """
+
+    def __init__(
+        self, network: FlowNetwork, share: Float64, least: float = 0.0, symmetry: Symmetry | None = None
+    ) -> None:
         nothing = np.zeros(network.n)
-        super().__init__(network, Demand(nothing, nothing), least)
-        self.share = share.copy()
+        super().__init__(network, Demand(nothing, nothing), least, symmetry)
+        self.share = share.copy() if symmetry is None else share * symmetry.shared(np.ones(network.n))[:, None]
         np.fill_diagonal(self.share, 0.0)
         self.pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(self.share > 0)]
         self._number = {pair: k for k, pair in enumerate(self.pairs)}
@@ -57,7 +63,7 @@ class PathPacking(Packing):
         total, trees = self._shortest(price)
         if load is not None:
             for (a, b), tree in zip(self.pairs, trees, strict=True):
-                np.add.at(load, tree.edges, float(self.share[a, b]))
+                np.add.at(load, self.edge_class[tree.edges], float(self.share[a, b]))
         self._bound_by(total, price)
         return sum(self.add(tree) for tree in trees) > 0
 
@@ -88,7 +94,7 @@ class PathPacking(Packing):
             if not sum(self.add(tree) for tree in self._shortest(price + weight * share_of * hop_s)[1]):
                 break
         kept = np.flatnonzero(self.y > _NOTHING * float(self.y.max()))
-        return Forest(self.network, self.y[kept], out=tuple(self.trees[k] for k in kept.tolist()))
+        return self.moved(Forest(self.network, self.y[kept], out=tuple(self.trees[k] for k in kept.tolist())))
 
 
 def ends_of(tree: Tree) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from commsim.collectives.msccl_export import msccl_text
 from commsim.collectives.msccl_limits import MOST_CHANNELS, MOST_STEPS
 from commsim.collectives.schedule import Schedule
 from commsim.errors import ScheduleError
-from commsim.synthesis.search import WHOLE_ARRAY, Synthesis, laid_out, rows_per_piece
+from commsim.synthesis.aim import WHOLE_ARRAY
+from commsim.synthesis.search import Synthesis, laid_out, rows_per_piece
 from commsim.synthesis.timing import seconds_of
 
 _FULL = 0.6

@@ -8,10 +8,12 @@ this is a heuristic, as a cheapest tree of least depth is hard to find.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from commsim.synthesis.forest import Forest, Tree
+from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.packing import Packing
 from commsim.topology.kinds import Float64
 
@@ -77,36 +79,28 @@ def forest_of(packing: Packing) -> Forest:
     kept = np.flatnonzero(p.y > _NOTHING)
     chosen = [p.trees[k] for k in kept.tolist()]
     if p.demand.free:
-        return _paired(p, chosen, p.y[kept])
+        return paired(p.network, chosen, p.y[kept].tolist())
     share = p.y[kept] / p.y[kept].sum()
-    into = bool(p.demand.into.any())
-    return Forest(p.network, share, **{"into" if into else "out": tuple(chosen)})
+    trees = tuple(chosen)
+    return Forest(p.network, share, into=trees) if p.demand.into.any() else Forest(p.network, share, out=trees)
 
 
-def _paired(p: Packing, trees: list[Tree], share: Float64) -> Forest:
+def paired(network: FlowNetwork, trees: Sequence[Tree], share: Sequence[float], apart: bool = False) -> Forest:
     """Trees into each root and out of it side by side, cut where one of either ends."""
     out: list[Tree] = []
     into: list[Tree] = []
     shares: list[float] = []
     for root in dict.fromkeys(tree.root for tree in trees):
-        sides = [
-            [
-                [tree, part]
-                for tree, part in zip(trees, share.tolist(), strict=True)
-                if tree.root == root and tree.into == up
-            ]
-            for up in (True, False)
-        ]
-        up, down = sides
+        own = [(tree, part) for tree, part in zip(trees, share, strict=True) if tree.root == root]
+        up, down = ([(tree, part) for tree, part in own if tree.into == inward] for inward in (True, False))
         while up and down:
-            part = min(up[0][1], down[0][1])
+            (in_tree, coming), (out_tree, going) = up[0], down[0]
+            part = min(coming, going)
             if part > _NOTHING:
-                into.append(up[0][0])
-                out.append(down[0][0])
+                into.append(in_tree)
+                out.append(out_tree)
                 shares.append(part)
-            for side in sides:
-                side[0][1] -= part
-                if side[0][1] <= _NOTHING:
-                    side.pop(0)
+            up[:1] = [(in_tree, coming - part)] if coming - part > _NOTHING else []
+            down[:1] = [(out_tree, going - part)] if going - part > _NOTHING else []
     total = np.array(shares)
-    return Forest(p.network, total / total.sum(), tuple(out), tuple(into))
+    return Forest(network, total / total.sum(), tuple(out), tuple(into), apart)

@@ -88,13 +88,14 @@ class Forest:
     """Trees that carry shares of the array: ``out`` of roots, or ``into`` them, or both: what came in then goes out.
 
     ``share`` (trees,) is of whichever there are; of both, piece k comes over ``into[k]`` and goes over ``out[k]``,
-    which have the same root.
+    which have the same root. ``apart``: all comes in before any goes out, as those of both sides fill links alike.
     """
 
     network: FlowNetwork
     share: Float64
     out: tuple[Tree, ...] = ()
     into: tuple[Tree, ...] = ()
+    apart: bool = False
 
     @property
     def roots(self) -> list[int]:

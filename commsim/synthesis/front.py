@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from commsim.synthesis.search import Aim, Synthesis, TreeSearch
+from commsim.synthesis.aim import Aim
+from commsim.synthesis.search import Synthesis, TreeSearch
 
 SIZES = tuple(1 << k for k in range(10, 31, 2))
 """1 KiB to 1 GiB."""

@@ -110,7 +110,7 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     due_s = pieces.turn / turns[pieces.tree] * whole_s
     zero = np.zeros(len(forest.roots))
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
-    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out else zero
+    then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out and not forest.apart else zero
     into = _branches(forest.into, ways, hop_s, then_s) if forest.into else None
     sides: list[tuple[_Branches, _PieceRows, bool]] = []
     edges: list[tuple[Int64, Int64]] = []
@@ -126,7 +126,10 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
         if sides:
             edges.append(_turned(sides[0][1], rows, held, pieces.tree.size))
         sides.append((out, rows, False))
-    key = np.concatenate([due_s[rows.chunk] - table.after_s[rows.branch] for table, rows, _ in sides])
+    keys = [due_s[rows.chunk] - table.after_s[rows.branch] for table, rows, _ in sides]
+    if forest.apart:
+        keys = [key + k * (whole_s + float(np.ptp(keys[0]))) for k, key in enumerate(keys)]
+    key = np.concatenate(keys)
     columns = {
         "src": np.concatenate([table.src[rows.branch] for table, rows, _ in sides]),
         "dst": np.concatenate([table.dst[rows.branch] for table, rows, _ in sides]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from commsim.synthesis.parts import border, exchange_cut, flows_of, gossip_cut
 from commsim.synthesis.tree_limit import FlowCut, TreeLimit, spread_limit
 from commsim.topology.kinds import Float64, Int64
 
+if TYPE_CHECKING:
+    from commsim.synthesis.symmetry import Symmetry
+
 By = Literal["flow", "program", "cut"]
 """What a limit rests on; a cut may lie below what any schedule reaches."""
 
@@ -30,6 +33,10 @@ Effort = Literal["flow", "program"]
 
 MOST_UNKNOWNS = 60_000
 """Unknowns up to which a linear program is solved: some ten seconds."""
+
+
+MOST_ALIKE = 1024
+"""Ranks up to which it is asked which of them are alike."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +165,24 @@ def _all_reduce(network: FlowNetwork, late: float, effort: Effort) -> Collective
         if both == least and _passes_all_on(network) and _passes_all_on(network.reversed()):
             return CollectiveLimit(name, 1 / (both * network.unit), late, "flow", cut)
     unknowns = 2 * (network.n + 1) * network.edges
+    symmetry = None
+    if effort == "program" and unknowns > MOST_UNKNOWNS // 3:
+        unknowns, symmetry = _alike(network, unknowns)
     if effort == "flow" or unknowns > MOST_UNKNOWNS // 3:
         return CollectiveLimit(name, 1 / (least * network.unit), late, "cut", cut)
     from commsim.synthesis.programs import reduce_spread_limit
 
-    program = reduce_spread_limit(network)
+    program = reduce_spread_limit(network, symmetry)
     by: By = "cut" if acts else "program"
     return CollectiveLimit(name, 1 / (program.rate * float(network.unit)), late, by, None, program.binding)
+
+
+def _alike(network: FlowNetwork, unknowns: int) -> tuple[int, Symmetry | None]:
+    """How many unknowns are left of a program if ranks that are alike are counted once, and the moves that say so."""
+    from commsim.synthesis.symmetry import symmetry_of
+
+    symmetry = symmetry_of(network) if network.n <= MOST_ALIKE else None
+    return (unknowns, None) if symmetry is None else (unknowns // symmetry.moves, symmetry)
 
 
 def _turned_limit(tree: TreeLimit, turned: bool) -> TreeLimit:
@@ -201,14 +219,17 @@ def _exchange(
         raise ScheduleError(f"found demands of shape {wanted.shape}, expected {n} rows of {n} numbers of 0 or more")
     rate, cut = exchange_cut(network, wanted)
     unit = float(network.unit)
-    senders = int((wanted.sum(axis=1) > 0).sum())
     if cut is None:
         return CollectiveLimit(collective, Fraction(0), late, "flow")
-    if effort == "flow" or senders * network.edges > MOST_UNKNOWNS:
+    unknowns = int((wanted.sum(axis=1) > 0).sum()) * network.edges
+    symmetry = None
+    if effort == "program" and unknowns > MOST_UNKNOWNS and demand is None and collective == "all_to_all":
+        unknowns, symmetry = _alike(network, unknowns)
+    if effort == "flow" or unknowns > MOST_UNKNOWNS:
         return CollectiveLimit(collective, 1 / (rate * unit), late, "cut", cut)
     from commsim.synthesis.programs import exchange_limit
 
-    program = exchange_limit(network, wanted)
+    program = exchange_limit(network, wanted, symmetry)
     reached = program.rate >= rate * (1 - 1e-9)
     return CollectiveLimit(
         collective, 1 / (program.rate * unit), late, "program", cut if reached else None, program.binding

@@ -14,30 +14,21 @@ from functools import partial
 
 import numpy as np
 
-from commsim.collectives.schedule import split_evenly
-from commsim.collectives.semantics import DIVIDED, NCCL_TESTS, PAIRWISE, REDUCING, ROOTED, WHOLE
-from commsim.errors import ScheduleError
+from commsim.collectives.semantics import DIVIDED, PAIRWISE, ROOTED
+from commsim.synthesis.aim import WHOLE_ARRAY, Aim, packing_of
 from commsim.synthesis.exchange import PathPacking, ends_of
-from commsim.synthesis.flat import flatten
+from commsim.synthesis.flat import flatten, paired
 from commsim.synthesis.forest import Forest, Tree
 from commsim.synthesis.justify import justified
 from commsim.synthesis.known import MOST_BYTES, MOST_RANKS, known_schedules
 from commsim.synthesis.laying import SYNTHESIZED, Laid, lay
 from commsim.synthesis.laying_pairs import lay_pairs
 from commsim.synthesis.limit import CollectiveLimit, limit_of
-from commsim.synthesis.network import FlowNetwork
-from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.packing import Packing
 from commsim.synthesis.pieces import pieces_of_blocks
-from commsim.synthesis.symmetry import symmetry_of
 from commsim.synthesis.timing import seconds_of
 from commsim.synthesis.whole import whole_blocks
 from commsim.topology.kinds import Float64
-
-COLLECTIVES = NCCL_TESTS
-"""What can be synthesized."""
-
-WHOLE_ARRAY = WHOLE - PAIRWISE
-"""Collectives whose array is not divided among ranks: any tree may carry any part of it."""
 
 MOST_ROWS = 6_000_000
 """Rows of a schedule at most: half a minute of simulation, and 1 GB as a table."""
@@ -58,54 +49,17 @@ _WHOLE = (1, 4)
 """Pieces of a block that are each given one tree."""
 _LATE = 100.0
 """Times the latency limit, up to which trees are weighed by their length."""
+_FIRST, _PHASE = 0.4, 0.2
+"""Of the budget: when the first forest is no longer cut into more pieces, and what each phase has."""
+_PHASES = ("reduce_scatter", "all_gather")
+_SAME = 1e-6
+"""Share within which limits are the same, one of which a linear program says."""
+_LAST = 0.3
+"""Of the budget, what the one trial of a forest may take for which the time is up."""
 _FINEST = 2.5e-4
 """Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16
 """Pieces that the length of a hop is weighed with before their number is known."""
-
-
-@dataclass(frozen=True, eq=False)
-class Aim:
-    """What is to be synthesized; ``nbytes`` is the nccl-tests size, ``blocks`` the bytes of each rank's, if unequal."""
-
-    network: FlowNetwork
-    collective: str
-    nbytes: int
-    root: int = 0
-    itemsize: int = 1
-    blocks: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.collective not in COLLECTIVES:
-            raise ScheduleError(f"found {self.collective!r}, expected one of {', '.join(COLLECTIVES)}")
-        if self.network.n < 2:
-            raise ScheduleError(f"{self.network.name}: a collective of one rank has no schedule, expected 2 or more")
-        if self.nbytes < 1:
-            raise ScheduleError(f"found {self.nbytes} bytes, expected 1 or more")
-        if self.collective in DIVIDED and self.nbytes < self.network.n:
-            raise ScheduleError(
-                f"found {self.nbytes} B, expected {self.network.n} B or more: {self.collective} has a block per rank"
-            )
-
-    @property
-    def size(self) -> int:
-        """Bytes in whole elements, of an all_to_all in equal blocks of them."""
-        unit = self.itemsize * (self.network.n if self.collective == "all_to_all" else 1)
-        return -(-self.nbytes // unit) * unit
-
-    @property
-    def limited_size(self) -> int:
-        """Bytes that the limit counts: where the array does not divide evenly, those of the least block for all."""
-        if self.blocks or self.collective not in DIVIDED:
-            return self.size
-        return self.network.n * min(self.block_bytes())
-
-    def block_bytes(self) -> list[int]:
-        """Bytes of the block of each rank, of what is divided among them."""
-        if self.blocks:
-            return list(self.blocks)
-        items = split_evenly(self.size // self.itemsize, self.network.n)
-        return [int(k) * self.itemsize for k in items]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +132,8 @@ class TreeSearch:
         self.best: Synthesis | None = None
         self.even = self.interrupted = False
         self.most_pieces = _MOST_PIECES
-        self._trial_s = 0.0
+        self._trial_s = self._row_s = 0.0
+        self._until = self.started + budget_s * _FIRST
 
     @property
     def over(self) -> bool:
@@ -198,7 +153,7 @@ class TreeSearch:
         if self._packing is None:
             q = self.question
             level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
-            packing = _packing_of(q, level)
+            packing = packing_of(q, level)
             packing.solve(budget_s=self.budget_s / 2)
             self._packing = packing, packing.level
         return self._packing
@@ -260,6 +215,9 @@ class TreeSearch:
         hop_s = q.network.latency + piece / rate
         for slack in _SLACK:
             yield self._shortened(hop_s, 1.0, level * (1 + slack))
+            self._until = self.started + self.budget_s
+            if slack == _SLACK[0] and self._in_phases:
+                yield self._phases()
         weights = _WEIGHTS if self._short else _WEIGHTS[:1]
         for weight in weights:
             yield self._shortened(hop_s, weight, None)
@@ -271,6 +229,25 @@ class TreeSearch:
     def _short(self) -> bool:
         """Whether latencies matter beside bytes."""
         return self.limit.bandwidth_s(self.question.size) < _LATE * self.limit.latency_s
+
+    @property
+    def _in_phases(self) -> bool:
+        """Whether adding and spreading one after the other may reach the limit, of arrays of some size."""
+        q = self.question
+        if q.collective != "all_reduce" or self._short or (q.network.copies | q.network.adds).any():
+            return False
+        phases = [float(limit_of(q.network, phase, latency=False).per_byte_s) for phase in _PHASES]
+        return sum(phases) <= float(self.limit.per_byte_s) * (1 + _SAME)
+
+    def _phases(self) -> Forest:
+        """Into roots as in the best reduce_scatter, and then out of them as in the best all_gather."""
+        trees, share = list[Tree](), list[float]()
+        for collective in _PHASES:
+            question = replace(self.question, collective=collective)
+            forest = TreeSearch(question, self.budget_s * _PHASE).run().forest
+            trees += forest.into or forest.out
+            share += forest.share.tolist()
+        return paired(self.question.network, trees, share, apart=True)
 
     def _whole(self, hop_s: Float64, count: int) -> Forest:
         forest = whole_blocks(self.packing[0], hop_s, self.question.size, count)
@@ -295,7 +272,8 @@ class TreeSearch:
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
         if self.over:  # large networks: the pieces that are most likely right, and no others
-            self._tried(forest, counts[-1])
+            rows = _LAST * self.budget_s / self._row_s if self._row_s else MOST_ROWS
+            self._tried(forest, max(n for n in counts if n == 1 or n * rows_per_piece(forest, q.collective) <= rows))
             return
         tried: dict[int, float] = {}
         for count in counts:
@@ -315,12 +293,13 @@ class TreeSearch:
 
     def _in_time(self, times: int) -> bool:
         """Whether what takes so many times as long as the last trial would end within the budget."""
-        return time.monotonic() + times * self._trial_s < self.started + self.budget_s
+        return time.monotonic() + times * self._trial_s < self._until
 
     def _tried(self, forest: Forest, count: int) -> float:
         begun = time.monotonic()
         one = self._with(forest, count)
         self._trial_s = time.monotonic() - begun
+        self._row_s = self._trial_s / max(1, one.laid.schedule.rows)
         if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN):
             self.best = one
         return one.seconds
@@ -356,27 +335,6 @@ def _owner(tree: Tree, q: Aim) -> int:
     if q.collective == "scatter":
         return tree.branches[-1].dst if tree.branches else q.root
     return tree.root
-
-
-def _packing_of(q: Aim, level: float) -> Packing:
-    n = q.network.n
-    none, one = np.zeros(n), np.eye(n)[q.root]
-    even = np.array(q.block_bytes(), np.float64) / q.size
-    if q.collective == "all_to_all":
-        return PathPacking(q.network, np.full((n, n), 1 / n), level)
-    if q.collective == "send_recv":
-        return PathPacking(q.network, np.roll(np.eye(n), 1, axis=1), level)
-    if q.collective == "gather":
-        return PathPacking(q.network, np.outer(even, one), level)
-    if q.collective == "scatter":
-        return PathPacking(q.network, np.outer(one, even), level)
-    if q.collective == "all_reduce":
-        demand = Demand(np.full(n, 1 / n), np.full(n, 1 / n), free=True)
-    else:
-        share = one if q.collective in ROOTED else even
-        demand = Demand(none, share) if q.collective in REDUCING else Demand(share, none)
-    symmetry = None if q.blocks or q.collective in ROOTED else symmetry_of(q.network)
-    return Packing(q.network, demand, level, symmetry)
 
 
 def _with_own(forest: Forest, q: Aim) -> Forest:

@@ -58,10 +58,19 @@ class Symmetry:
         number[ends] = np.arange(ends.size)
         return number[self.vertex[:, ends]]
 
+    @cached_property
+    def first(self) -> Int64:
+        """The first rank of those that each is moved to, (n,)."""
+        return np.asarray(self._end[:, : self.network.n].min(axis=0), np.int64)
+
+    @cached_property
+    def to_first(self) -> Int64:
+        """The move that puts each rank onto the first, (n,)."""
+        return np.asarray(self._end[:, : self.network.n].argmin(axis=0), np.int64)
+
     def shared(self, need: Float64) -> Float64:
         """What the first rank of each class carries for all of it, (n,); the others nothing."""
-        first = self._end[:, : self.network.n].min(axis=0)
-        return np.asarray(np.bincount(first, need, self.network.n), np.float64)
+        return np.asarray(np.bincount(self.first, need, self.network.n), np.float64)
 
     def images(self, forest: Forest) -> Forest:
         """The forest with every tree moved by all moves, each with its part of the share."""
@@ -94,7 +103,7 @@ def symmetry_of(network: FlowNetwork) -> Symmetry | None:
             moves = [
                 (order, *held)
                 for order, moved in _moves(rank, digits, stride)
-                if (held := refined.extended(moved)) is not None
+                if (held := refined.extended(moved, order) or refined.extended(moved)) is not None
             ]
             if _order(moves) > _order(best):
                 best = moves
@@ -158,19 +167,31 @@ class _Refined:
         self._plain = self._colours(np.arange(network.n))
         self._order = np.argsort(self._plain, kind="stable")
 
-    def extended(self, moved: Int64) -> tuple[Int64, Int64] | None:
-        """Where vertices (V,) and edges (E,) go if rank r goes to ``moved[r]``; None where some link would be lost."""
+    def extended(self, moved: Int64, times: int = 1) -> tuple[Int64, Int64] | None:
+        """Where vertices (V,) and edges (E,) go if rank r goes to ``moved[r]``; None where some link would be lost.
+
+        Vertices of one colour, the spines above a leaf say, keep their order, so that moves commute. If the move
+        brings all ranks back after so many ``times``, they are also turned, by what brings them back too: the images of
+        a tree over one spine then go over all of them.
+        """
         n = self.network
         colour = self._colours(moved)
-        order = np.argsort(colour, kind="stable")  # vertices of one colour keep their order, so that moves commute
+        order = np.argsort(colour, kind="stable")
         if (colour[order] != self._plain[self._order]).any():
             return None
         vertex = np.empty(n.vertices, np.int64)
-        vertex[order] = self._order
+        vertex[order] = self._order[self._turned(times)]
         key = vertex[n.tail] * n.vertices + vertex[n.head]
         edge = self._by_key[np.minimum(np.searchsorted(self._key[self._by_key], key), n.edges - 1)]
         same = (self._key[edge] == key) & (n.capacity[edge] == n.capacity) & (n.latency[edge] == n.latency)
         return (vertex, edge) if same.all() else None
+
+    def _turned(self, times: int) -> Int64:
+        """Places in the order of colours (V,), those of each colour turned by a part that comes back in ``times``."""
+        count = np.unique(self._plain, return_counts=True)[1]
+        first, count = np.repeat(np.cumsum(count) - count, count), np.repeat(count, count)
+        place = np.arange(count.size) - first
+        return np.asarray(first + (place + count // np.gcd(count, times)) % count, np.int64)
 
     def _colours(self, label: Int64) -> UInt64:
         """Of every vertex what it is, and to which ranks, by these labels, it is joined and how, (V,)."""

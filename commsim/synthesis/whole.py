@@ -64,7 +64,7 @@ def whole_blocks(packing: Packing, hop_s: Float64, nbytes: int, count: int = 1) 
     trees: tuple[Tree, ...] = tuple(p.trees[k] for k in order)
     total = np.array([shares[k] for k in order])
     into = bool(p.demand.into.any())
-    return p.moved(Forest(p.network, total, **{"into" if into else "out": trees}))
+    return p.moved(Forest(p.network, total, into=trees) if into else Forest(p.network, total, out=trees))
 
 
 def _promising(own: list[int], far: Float64, share: Float64) -> list[int]:

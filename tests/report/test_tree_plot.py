@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from commsim.cli import app
 from commsim.report.tree_plot import plot_load, plot_trees
+from commsim.synthesis.aim import Aim
 from commsim.synthesis.machine import machine_network
-from commsim.synthesis.search import Aim, Synthesis, TreeSearch
+from commsim.synthesis.search import Synthesis, TreeSearch
 from commsim.topology.presets import load_preset
 
 MACHINE = load_preset("dgx-1v")

@@ -9,11 +9,12 @@ from commsim.collectives.check import check
 from commsim.collectives.msccl import parse_msccl
 from commsim.errors import ScheduleError
 from commsim.nccl.predict import Options, Predictor
+from commsim.synthesis.aim import Aim
 from commsim.synthesis.export import for_msccl
 from commsim.synthesis.library import best_of_registry, library_best, library_run
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import network_of
-from commsim.synthesis.search import Aim, TreeSearch
+from commsim.synthesis.search import TreeSearch
 from commsim.topology.presets import load_preset
 
 

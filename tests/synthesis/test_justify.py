@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.collectives.check import check
+from commsim.synthesis.aim import Aim
 from commsim.synthesis.justify import justified
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
-from commsim.synthesis.search import Aim, TreeSearch, laid_out
+from commsim.synthesis.search import TreeSearch, laid_out
 from commsim.synthesis.timing import program_of, seconds_of
 from commsim.topology.presets import load_preset
 

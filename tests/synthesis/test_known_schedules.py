@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.collectives.msccl import parse_msccl
+from commsim.synthesis.aim import Aim
 from commsim.synthesis.export import for_msccl
 from commsim.synthesis.known import grouped_all_reduce, known_schedules
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import network_of
-from commsim.synthesis.search import Aim, Synthesis, TreeSearch
+from commsim.synthesis.search import Synthesis, TreeSearch
 from commsim.topology.presets import load_preset
 
 

@@ -8,9 +8,11 @@ from flow_networks import networks
 from hypothesis import given, settings
 
 from commsim.synthesis.flat import forest_of
+from commsim.synthesis.limit import limit_of
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
 from commsim.synthesis.packing import Demand, Packing
+from commsim.synthesis.programs import exchange_limit, reduce_spread_limit
 from commsim.synthesis.symmetry import Symmetry, symmetry_of
 from commsim.topology.presets import load_preset
 
@@ -56,6 +58,19 @@ def test_all_ranks_of_a_healthy_machine_are_alike(name: str, nodes: int, moves: 
     assert len(set(symmetry.vertex[:, network.ranks[0]].tolist())) == network.n
 
 
+def test_spines_are_turned_as_their_leaves_are() -> None:
+    """Two leaves of three ranks below three spines: the images of a way over one spine go over all."""
+    links = [(f"g{3 * leaf + i}", f"leaf{leaf}", 1, 0.0) for leaf in range(2) for i in range(3)]
+    links += [(f"leaf{leaf}", f"spine{k}", 1, 0.0) for leaf in range(2) for k in range(3)]
+    both = links + [(b, a, rate, late) for a, b, rate, late in links]
+    network = network_of(both, [f"g{i}" for i in range(6)])
+    symmetry = symmetry_of(network)
+    assert symmetry is not None
+    held(network, symmetry)
+    assert symmetry.moves == 6
+    assert len(set(symmetry.edge_class.tolist())) == 4  # up and down, of ranks and of leaves
+
+
 @settings(max_examples=60, deadline=None)
 @given(networks(6))
 def test_moves_of_any_network_are_moves(network: FlowNetwork) -> None:
@@ -89,3 +104,30 @@ def test_what_is_alike_need_not_be_counted_twice(machine: tuple[str, int], colle
     carried = np.bincount(forest.roots, forest.share, network.n)
     if collective != "all_reduce":
         assert carried == pytest.approx(np.full(network.n, 1 / network.n))
+
+
+@pytest.mark.parametrize("machine", [("hgx-h100-ndr400", 2), ("dgx-1v", 1), ("oci-a100", 1), ("leonardo", 2)])
+def test_limits_of_what_is_alike_are_those_of_the_whole(machine: tuple[str, int]) -> None:
+    network = machine_network(load_preset(machine[0], nodes=machine[1]))
+    symmetry = symmetry_of(network)
+    assert symmetry is not None
+    sent = np.full((network.n, network.n), 1 / network.n)
+    whole, folded = exchange_limit(network, sent), exchange_limit(network, sent, symmetry)
+    assert folded.rate == pytest.approx(whole.rate, rel=1e-9)
+    assert whole.flow is not None
+    assert folded.flow is not None
+    for flow in (whole.flow, folded.flow):  # what comes out is what was asked for, within what links carry
+        assert (flow.sum(axis=0) <= network.capacity * (1 + 1e-7)).all()
+        into = np.array([flow[:, network.head == v].sum(axis=1) for v in network.ranks]).T
+        out = np.array([flow[:, network.tail == v].sum(axis=1) for v in network.ranks]).T
+        due = folded.rate * (sent - np.eye(network.n))
+        np.testing.assert_allclose(into - out, due, atol=1e-6 * network.capacity.max())
+    assert reduce_spread_limit(network, symmetry).rate == pytest.approx(reduce_spread_limit(network).rate, rel=1e-9)
+
+
+def test_limits_of_larger_machines_count_what_is_alike_once() -> None:
+    network = machine_network(load_preset("oci-a100", nodes=4))
+    limit = limit_of(network, "all_reduce")
+    phases = [limit_of(network, phase).bandwidth_s(1 << 30) for phase in ("reduce_scatter", "all_gather")]
+    assert limit.by == "program"
+    assert limit.bandwidth_s(1 << 30) == pytest.approx(sum(phases), rel=1e-6)  # its cuts are 4 % below

@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commsim.collectives.check import check
+from commsim.collectives.schedule import Op
 from commsim.engine.simulate import simulate
 from commsim.errors import ScheduleError
+from commsim.synthesis.aim import COLLECTIVES, Aim
+from commsim.synthesis.flat import paired
+from commsim.synthesis.forest import Tree
 from commsim.synthesis.front import front
 from commsim.synthesis.in_steps import run_in_steps
 from commsim.synthesis.machine import machine_network
 from commsim.synthesis.network import FlowNetwork, network_of
-from commsim.synthesis.search import COLLECTIVES, Aim, Synthesis, TreeSearch, laid_out
-from commsim.synthesis.timing import program_of
+from commsim.synthesis.search import Synthesis, TreeSearch, laid_out
+from commsim.synthesis.timing import program_of, seconds_of
 from commsim.topology.presets import load_preset
 
 PAIR = network_of([("a", "b", 1e9, 1e-6), ("b", "a", 1e9, 1e-6)], ["a", "b"])
@@ -143,3 +147,20 @@ def test_an_interrupted_search_gives_the_best_so_far() -> None:
     assert search.interrupted
     assert one is search.best
     check(one.laid.schedule)
+
+
+def test_an_all_reduce_in_phases_adds_all_before_it_spreads() -> None:
+    """Trees of reduce_scatter, then trees of all_gather: proven, and as long as both together."""
+    network = machine_network(load_preset("dgx-1v"))
+    trees, share, phases_s = list[Tree](), list[float](), 0.0
+    for phase in ("reduce_scatter", "all_gather"):
+        one = TreeSearch(Aim(network, phase, 1 << 30, itemsize=4)).run()
+        trees += one.forest.into or one.forest.out
+        share += one.forest.share.tolist()
+        phases_s += one.seconds
+    question = Aim(network, "all_reduce", 1 << 30, itemsize=4)
+    laid = laid_out(question, paired(network, trees, share, apart=True), 256)
+    check(laid.schedule)
+    adds = laid.schedule.op == Op.REDUCE
+    assert laid.schedule.step[adds].max() <= laid.schedule.step[~adds].min()
+    assert seconds_of(laid, network) == pytest.approx(phases_s, rel=0.03)
