@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from commsim.collectives.semantics import DIVIDED, PAIRWISE, ROOTED
+from commsim.collectives.semantics import DIVIDED, PAIRWISE, RING_PASSES, ROOTED
 from commsim.synthesis.aim import WHOLE_ARRAY, Aim, packing_of
 from commsim.synthesis.exchange import PathPacking, ends_of
 from commsim.synthesis.flat import flatten, paired
@@ -51,7 +51,6 @@ _LATE = 100.0
 """Times the latency limit, up to which trees are weighed by their length."""
 _FIRST, _PHASE = 0.4, 0.2
 """Of the budget: when the first forest is no longer cut into more pieces, and what each phase has."""
-_PHASES = ("reduce_scatter", "all_gather")
 _SAME = 1e-6
 """Share within which limits are the same, one of which a linear program says."""
 _LAST = 0.3
@@ -236,13 +235,13 @@ class TreeSearch:
         q = self.question
         if q.collective != "all_reduce" or self._short or (q.network.copies | q.network.adds).any():
             return False
-        phases = [float(limit_of(q.network, phase, latency=False).per_byte_s) for phase in _PHASES]
+        phases = [float(limit_of(q.network, phase, latency=False).per_byte_s) for phase in sorted(RING_PASSES)]
         return sum(phases) <= float(self.limit.per_byte_s) * (1 + _SAME)
 
     def _phases(self) -> Forest:
         """Into roots as in the best reduce_scatter, and then out of them as in the best all_gather."""
         trees, share = list[Tree](), list[float]()
-        for collective in _PHASES:
+        for collective in sorted(RING_PASSES):
             question = replace(self.question, collective=collective)
             forest = TreeSearch(question, self.budget_s * _PHASE).run().forest
             trees += forest.into or forest.out
