@@ -85,7 +85,7 @@ class QuickBound:
             return f"{_cut_at(cuts)}; an exact bound takes a linear program"
         sort = "exact bound" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
         listed, rates = self.listed(nbytes)
-        note = f"; with {rates}, as `topo show` lists it and `commsim synthesize` counts, it is {format_time(listed)}"
+        note = f"; {format_time(listed)} net of {rates}, as `synthesize` counts"
         return f"{sort}: {why(self.network, self.limit)}{note if rates else ''}"
 
     def listed(self, nbytes: int) -> tuple[float, str]:
@@ -113,9 +113,8 @@ def _other_rates(topology: Topology, network: FlowNetwork, limit: CollectiveLimi
     if not other.size:
         return ""
     at = int(other[0])
-    name = "link between sockets" if topology.link_kind[links[at]] == LinkKind.HOST else "PCIe link"
-    rates = format_bandwidth(float(listed[at])), format_bandwidth(float(raw[at]))
-    return f"a {name} net of protocol, {rates[0]} instead of {rates[1]} raw"
+    name = "socket links'" if topology.link_kind[links[at]] == LinkKind.HOST else "PCIe's"
+    return f"{name} protocol ({format_bandwidth(float(listed[at]))} of {format_bandwidth(float(raw[at]))})"
 
 
 def _cut_at(cuts: LowerBound) -> str:
