@@ -15,7 +15,7 @@ import numpy as np
 from commsim.bounds import LowerBound, lower_bound_s, wires
 from commsim.collectives.semantics import PAIRWISE
 from commsim.errors import CommsimError
-from commsim.synthesis.limit import CollectiveLimit, limit_of
+from commsim.synthesis.limit import CollectiveLimit, Effort, limit_of
 from commsim.synthesis.machine import adds_somewhere, machine_network
 from commsim.synthesis.network import FlowNetwork
 from commsim.synthesis.words import why
@@ -27,6 +27,9 @@ MOST_LINKS = 6_000
 """Links of a topology up to which a table asks for flows: 64 nodes of 8 GPUs, some hundredths of a second."""
 MOST_UNKNOWNS = 12_000
 """Ranks times links up to which an explanation takes a linear program: some seconds."""
+
+_FEW = 64
+"""Ranks up to which the other figure of an all_reduce takes a program: tenths of a second where ranks are alike."""
 
 _SAME = 1e-9
 """Share within which a linear program and a cut are the same."""
@@ -85,7 +88,8 @@ class QuickBound:
             return f"{_cut_at(cuts)}; an exact bound takes a linear program"
         sort = "exact bound" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
         listed, rates = self.listed(nbytes)
-        note = f"; {format_time(listed)} net of {rates}, as `synthesize` counts"
+        command = "synthesize --in-network" if self._adding(nbytes) else "synthesize"
+        note = f"; {format_time(listed)} net of {rates}, as `{command}` counts"
         return f"{sort}: {why(self.network, self.limit)}{note if rates else ''}"
 
     def listed(self, nbytes: int) -> tuple[float, str]:
@@ -98,10 +102,18 @@ class QuickBound:
         if self.limit is None:
             return seconds, ""
         network = _network(self.topology, self.question, at_wires=False)
-        limit = limit_of(network, self.question.collective, root=self.question.root, effort="flow", latency=False)
+        effort: Effort = "program" if self.question.collective == "all_reduce" and network.n <= _FEW else "flow"
+        limit = limit_of(network, self.question.collective, root=self.question.root, effort=effort, latency=False)
         listed = limit.bandwidth_s(nbytes)
         rates = _other_rates(self.topology, network, limit) if listed > _ALIKE * seconds else ""
         return (listed, rates) if rates else (seconds, "")
+
+    def _adding(self, nbytes: int) -> bool:
+        """Whether it is less because switches may add."""
+        q = self.question
+        return q.in_network and self.seconds(nbytes) < quick_bound(self.topology, replace(q, in_network=False)).seconds(
+            nbytes
+        )
 
 
 def _other_rates(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> str:

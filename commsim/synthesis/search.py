@@ -243,7 +243,10 @@ class TreeSearch:
         trees, share = list[Tree](), list[float]()
         for collective in sorted(RING_PASSES):
             question = replace(self.question, collective=collective)
-            forest = TreeSearch(question, self.budget_s * _PHASE).run().forest
+            search = TreeSearch(question, self.budget_s * _PHASE)
+            forest = search.run().forest
+            if search.interrupted:
+                raise KeyboardInterrupt
             trees += forest.into or forest.out
             share += forest.share.tolist()
         return paired(self.question.network, trees, share, apart=True)

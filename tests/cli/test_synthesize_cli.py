@@ -60,7 +60,7 @@ def test_the_bound_of_run_stands_beside_the_limit(monkeypatch: pytest.MonkeyPatc
     ran = json.loads(CliRunner().invoke(app, ["run", *asked]).stdout)
     machine = ("hgx-h100-ndr400", "-n", "2", "-c", "all_gather", "--bytes", "1GiB", "--budget", "1")
     document = json.loads(synthesize(*machine, "--json").stdout)
-    assert document["bound_us"] == pytest.approx(ran["answers"][0]["rows"][0]["lower_bound_us"])
+    assert document["bound_us"] == pytest.approx(ran["results"][0]["items"][0]["rows"][0]["lower_bound_us"])
     assert document["bound_us"] < document["limit_us"]
     text = synthesize(*machine).stdout
     assert "bound" in text

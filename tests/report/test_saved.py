@@ -115,7 +115,7 @@ def test_measured_curves_come_back_with_their_predictions(tmp_path: Path) -> Non
     [
         ("raw", ["bandwidth", "crossover", "links", "bound"]),
         ("step", ["breakdown", "memory", "pipeline"]),
-        ("sweep", ["bandwidth", "crossover", "scaling", "knees"]),
+        ("sweep", ["bandwidth", "crossover", "scaling", "nodes", "knees"]),
     ],
 )
 def test_every_kind_that_a_result_can_show_is_drawn(folders: Path, name: str, kinds: list[str]) -> None:
