@@ -43,7 +43,7 @@ def _meant(slots: Sequence[Slot], here: Any) -> Sequence[Slot]:
 
 
 def longer(key: str, model: type[BaseModel], data: Any) -> str:
-    """``did you mean 'topology.nodes'?`` for a path of which the beginning or a block in the middle was left out, else empty.
+    """``did you mean 'topology.nodes'?`` for a path that leaves out its beginning or a block inside; else empty.
 
     Of several those whose blocks stand in the data.
     """

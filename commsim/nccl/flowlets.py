@@ -10,12 +10,14 @@ latency) are on several paths at once, the smaller the more evenly: in the end t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from commsim.nccl.protocols import DEFAULT_BUFFER_BYTES
+from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64
+from commsim.units import format_bytes
 
 _MOST_DRAWS = 512
 """Flowlets of a stream that are drawn: those of many calls in a row, as nccl-tests averages them."""
@@ -27,6 +29,21 @@ _MOST_LINKS = 20_000_000
 def window_of(weight: Float64, flowlet_bytes: int) -> int:
     """Flowlets by which a stream may be ahead of the next: what the slots of its channels hold, of the fewest."""
     return max(1, min(_MOST_DRAWS, int(DEFAULT_BUFFER_BYTES * weight.min(initial=np.inf) // flowlet_bytes)))
+
+
+def path_notes(topology: Topology, *, even: bool) -> Iterator[str]:
+    """What drawn paths do not change, for the user; `even`: the call's messages lie evenly on all ways."""
+    routes, routing = topology.fabric_routes, topology.routing
+    if routing not in {"ecmp", "flowlet"} or routes is None or routes.choices == 1:
+        return
+    if even:
+        yield f"routing: {routing} has no effect on these sends: without faults they lie evenly on all ways"
+    elif routing == "flowlet" and topology.flowlet_bytes > DEFAULT_BUFFER_BYTES:
+        most = format_bytes(DEFAULT_BUFFER_BYTES)
+        yield (
+            f"flowlet_size: {format_bytes(topology.flowlet_bytes)} has no effect beyond what the slots of a stream's "
+            f"connections hold, {most} for each channel; a stream that never draws anew is routing: ecmp"
+        )
 
 
 def most_at_once(under_way: float, flowlet_bytes: int, links: int) -> int:
