@@ -150,8 +150,8 @@ def _fault(item: _Item, model: type[BaseModel], document: Document, at: KeyPath)
 
 
 def _longer(item: _Item, model: type[BaseModel], document: Document, at: KeyPath) -> str:
-    """What was meant by an override whose path leaves out its beginning; empty where it is none."""
-    if len(item.path) != 1 or document.value(at) is None:
+    """What was meant by an override whose path leaves out a part; empty where it is none."""
+    if document.value(at) is None:
         return ""
     path = (*at, *item.path)
     given = next((o for o in document.overrides if o[: len(path)] == path), None)

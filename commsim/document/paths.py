@@ -43,7 +43,7 @@ def _meant(slots: Sequence[Slot], here: Any) -> Sequence[Slot]:
 
 
 def longer(key: str, model: type[BaseModel], data: Any) -> str:
-    """``did you mean 'topology.nodes'?`` for a path whose beginning was left out; empty where it is none such.
+    """``did you mean 'topology.nodes'?`` for a path that leaves out its beginning or a block inside; else empty.
 
     Of several those whose blocks stand in the data.
     """
@@ -52,6 +52,9 @@ def longer(key: str, model: type[BaseModel], data: Any) -> str:
         ends = [f"{path}.{key}" for path in paths if path.endswith(".env")]
     else:
         ends = [path for path in paths if path.endswith(f".{key}")]
+    if not ends and "." in key:  # a block in the middle
+        block, _, last = key.rpartition(".")
+        ends = [path for path in paths if path.startswith(f"{block}.") and path.endswith(f".{last}")]
     if not ends and "." not in key and not get_close_matches(key[:80], [p for p in paths if "." not in p], n=1):
         near = get_close_matches(key[:80], sorted({path.rpartition(".")[2] for path in paths}), n=1, cutoff=0.8)
         ends = [path for path in paths if near and path.endswith(f".{near[0]}")]

@@ -16,7 +16,7 @@ import numpy as np
 from commsim.nccl.communicator import Comm
 from commsim.nccl.pools import MESHES, PINNED, pools
 from commsim.nccl.system import Graph
-from commsim.topology.fabric_routes import UNREACHABLE
+from commsim.topology.fabric_routes import UNREACHABLE, Flowlet
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import Float64, Int64, LinkKind
 
@@ -106,12 +106,44 @@ def streams(
         return Streams(share[ways.of], link[ways.of])
     from commsim.nccl.flowlets import mean_share, window_of
 
-    def drawn(flowlet: int) -> tuple[Float64, Int64]:
-        links = _ways(comm.topology, nodes[0], ways.nics[:, 0], nodes[1], ways.nics[:, 1], flowlet)
-        return _shares(comm.topology, replace(ways, links=links), nodes[0], several)
+    window, at_once = window_of(ways.weight, comm.topology.flowlet_bytes), _at_once(comm.topology, ways, nodes[0])
 
-    window = window_of(ways.weight, comm.topology.flowlet_bytes)
-    return Streams(*mean_share(drawn, ways.of, window, ways.links.size))
+    def drawn(turn: int) -> tuple[Float64, Int64]:
+        return _drawn(comm.topology, ways, nodes, several, np.arange(turn * at_once, (turn + 1) * at_once))
+
+    return Streams(*mean_share(drawn, ways.of, window, ways.links.size, at_once))
+
+
+def _at_once(t: Topology, ways: StreamWays, node: Int64) -> int:
+    """Flowlets of a stream that are on their way at one time: of what its NIC has under way on an idle line."""
+    from commsim.nccl.flowlets import most_at_once
+
+    seconds = np.where(ways.links >= 0, t.link_latency[np.maximum(ways.links, 0)], 0.0).sum(axis=1)
+    nominal = np.array([g.nic_bandwidth for g in t.groups])[t.node_group[node]]
+    return most_at_once(float((nominal * seconds).min(initial=np.inf)), t.flowlet_bytes, ways.links.size)
+
+
+def _drawn(
+    t: Topology, ways: StreamWays, nodes: tuple[Int64, Int64], meeting: Int64 | None, numbers: Int64
+) -> tuple[Float64, Int64]:
+    """`_shares` where each stream has flowlets of these numbers under way at once, each an equal part of it.
+
+    Every leaf draws for itself: its switch knows nothing of what the same place under another leaf has drawn.
+    """
+    many, count = numbers.size, ways.weight.size
+    node, to_node = (np.tile(each, many) for each in nodes)
+    nic, to_nic = np.tile(ways.nics, (many, 1)).T
+    flowlet = np.repeat(numbers, count) * (int(t.fabric.leaf.max()) + 1) + t.fabric.leaf[node, nic]
+    parts = replace(
+        ways,
+        weight=np.tile(ways.weight, many) / many,
+        own=np.tile(ways.own, many),
+        links=_ways(t, node, nic, to_node, to_nic, flowlet),
+    )
+    share, link = _shares(t, parts, node, None if meeting is None else np.tile(meeting, many))
+    each = share.reshape(many, count)
+    worst = each.argmin(axis=0)
+    return many / (1.0 / each).sum(axis=0), link.reshape(many, count)[worst, np.arange(count)]
 
 
 def _shares(t: Topology, ways: StreamWays, node: Int64, meeting: Int64 | None) -> tuple[Float64, Int64]:
@@ -193,7 +225,7 @@ def _channels_of_a_nic(leave: Int64) -> Float64:
     return out
 
 
-def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64, flowlet: int = 0) -> Int64:
+def _ways(t: Topology, node: Int64, nic: Int64, to_node: Int64, to_nic: Int64, flowlet: Flowlet = 0) -> Int64:
     """The links of the way of each stream from NIC to NIC, (streams, most links), padded with -1."""
     fabric = t.fabric
     middle = fabric.between(node, nic, to_node, to_nic, 0, flowlet)

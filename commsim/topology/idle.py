@@ -58,7 +58,7 @@ def _reason(name: str, t: Topology) -> str:
     if isinstance(routes, StaticRoutes):
         routes = routes.base
     if name == "hash_seed" and t.routing not in _DRAWN:
-        return f"routing: {t.routing} has no hash; set routing: ecmp to see it"
+        return f"routing: {t.routing} has no hash; set routing: ecmp or flowlet to see it"
     if t.kind == "single_switch":
         idle = name in {"nodes_per_leaf", "cable_latency"}
         return f"one switch holds all {t.nodes} nodes; set fabric.kind to fat_tree or rail_fat_tree" if idle else ""
@@ -83,7 +83,7 @@ def _of_tree(name: str, t: Topology, routes: TreeRoutes) -> str:
     if name in {"routing", "hash_seed", "flowlet_size"} and t.routing in _DRAWN and routes.choices == 1:
         return "there is one path between two leaves (spines: 1); set fabric.spines above 1 to see it"
     if name in {"spines", "cores"} and t.routing == "spray":
-        return "routing: spray makes one of equal paths; set routing to shortest or ecmp to see it"
+        return "routing: spray makes one of equal paths; set routing to shortest, ecmp or flowlet to see it"
     return ""
 
 

@@ -27,11 +27,13 @@ def test_paths_are_those_of_the_kind_that_stands_there() -> None:
         ("sizes", "did you mean 'workload.0.sizes'?"),
         ("NCCL_ALGO", "did you mean 'library.env.NCCL_ALGO'?"),
         ("oversubscripton", "did you mean 'topology.oversubscription'?"),
+        ("topology.routing", "did you mean 'topology.fabric.routing'?"),
+        ("topology.nonsense", ""),
         ("librery", ""),
         ("nonsense", ""),
     ],
 )
-def test_a_path_without_its_beginning_is_found(key: str, meant: str) -> None:
+def test_a_path_without_its_beginning_or_a_block_is_found(key: str, meant: str) -> None:
     assert longer(key, Scenario, COLLECTIVE) == meant
 
 

@@ -83,6 +83,7 @@ def test_the_engine_is_a_closed_network_of_queues(nodes: int, spines: int) -> No
 @pytest.mark.parametrize(("nodes", "spines"), [(4, 4), (8, 4), (9, 9)])
 def test_streams_take_what_the_engine_and_the_queues_say(nodes: int, spines: int) -> None:
     topology = leaves(nodes, spines, "flowlet", flowlet="8 KiB")
+    topology = replace(topology, link_latency=np.zeros_like(topology.link_latency))  # one flowlet at a time
     here = np.arange(nodes)
     ring = Graph(1, 20.0, 20.0, "RING", "NVL", "PIX", nics=((0, 0),))
     share = streams(communicator(topology), [ring], here, here + nodes).share
@@ -129,6 +130,24 @@ def test_flowlets_are_between_a_hash_and_even_ways(nodes: int, spines: int, flow
     assert (flowlets >= spray * (1 - 1e-9)).all()
     assert flowlets.mean() <= hashed.mean() + 4 * (hashed.std() + 0.1) / 32**0.5  # a mean of 32 draws is not sharper
     assert (flowlets == _longer(nodes, spines, "flowlet", 2, flowlet)).all()
+
+
+def _across(routing: str, flowlet: str = "512 KiB") -> float:
+    """How many times as long a channel takes where four nodes of each of two leaves send to the other leaf."""
+    here, ring = np.arange(8), Graph(1, 20.0, 20.0, "RING", "NVL", "PIX", nics=((0, 0),))
+    comm = communicator(leaves(4, 4, routing, 0, flowlet))
+    return float(1 / streams(comm, [ring], here, (here + 4) % 8).share.min())
+
+
+def test_the_smallest_flowlets_are_spray_and_the_largest_the_slowest_of_each_draw() -> None:
+    draws = np.random.default_rng(0).integers(0, 4, (20_000, 2, 4))  # of both leaves the path of each stream
+    crowd = (draws[..., :, None] == draws[..., None, :]).sum(axis=-1)
+    assert _across("flowlet", "1 TiB") == pytest.approx(crowd.max(axis=(1, 2)).mean(), rel=0.05)
+    assert _across("flowlet", "1 TiB") == _across("flowlet", "8 MiB")
+    assert _across("flowlet", "1 B") == pytest.approx(_across("spray"), rel=0.08)
+    sizes = ("1 B", "8 KiB", "64 KiB", "512 KiB", "2 MiB", "4 MiB")
+    longer = [_across("flowlet", size) for size in sizes]
+    assert (np.diff(longer) > 0.05).all()
 
 
 @SETTINGS
@@ -207,3 +226,22 @@ def test_one_path_is_said() -> None:
     assert len(said) == 2
     hung = cs.run(scenario, "topology.fabric.nodes_per_leaf=4").warnings
     assert sum("all 4 nodes hang on one leaf" in text for text in hung if "routing" in text or "flowlet" in text) == 2
+
+
+def test_what_drawn_paths_do_not_change_is_said() -> None:
+    scenario: dict[str, Any] = {
+        "name": "x",
+        "library": "nccl",
+        "workload": [{"collective": "all_gather", "sizes": "1 MiB"}],
+    }
+    fabric = {"kind": "fat_tree", "nodes_per_leaf": 2, "spines": 16, "routing": "flowlet", "flowlet_size": "8 MiB"}
+    scenario["topology"] = {"preset": "hgx-h100-ndr400", "nodes": 4, "fabric": fabric}
+
+    def said(*overrides: str) -> list[str]:
+        return [text for text in cs.run(scenario, *overrides).warnings if "has no effect" in text]
+
+    (large,) = said()
+    assert large.startswith("flowlet_size: 8 MiB has no effect beyond")
+    assert said("topology.fabric.flowlet_size=4MiB") == []
+    (sends,) = said("workload.0.collective=all_to_all")
+    assert sends.startswith("routing: flowlet has no effect on these sends")
