@@ -293,7 +293,7 @@ def _timeline(chart: Chart, provenance: str, width: float) -> Figure:
 
     count = len(chart.rows)
     columns = _columns([name for name, _ in chart.key], width)
-    height = 1.45 + min(0.42, 12 / count) * count + 0.22 * math.ceil(len(chart.key) / columns)
+    height = 1.45 + min(0.42, 12 / count) * count + 0.22 * math.ceil(len(chart.key) / columns) + 0.2 * bool(chart.note)
     with style.drawing(width, height, provenance) as (figure, axes):
         end = chart.x.high if chart.x.high is not None else max(span.end for span in chart.spans)
         few = len(chart.spans) < _MANY_SPANS
