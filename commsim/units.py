@@ -194,6 +194,11 @@ def format_time(seconds: float) -> str:
     return _scaled(seconds, [(1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 
 
+def format_percent(share: float) -> str:
+    """Two digits of a share: ``1.7 %``, ``1,600 %``."""
+    return f"{100 * share:.2g} %" if share < 0.99 else f"{float(f'{100 * share:.2g}'):,.0f} %"
+
+
 def gb_per_s(bytes_per_s: float) -> float:
     """GB/s, the unit of nccl-tests' algbw and busbw columns."""
     return bytes_per_s / GIGA

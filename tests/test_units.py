@@ -11,6 +11,7 @@ from commsim.errors import UnitError
 from commsim.units import (
     format_bandwidth,
     format_bytes,
+    format_percent,
     format_time,
     gb_per_s,
     gbit_per_s,
@@ -151,6 +152,7 @@ def test_formats() -> None:
     assert format_bytes(0.5) == "0.5 B"
     assert format_bandwidth(50e9) == "50 GB/s"
     assert format_time(12.5e-6) == "12.5 us"
+    assert [format_percent(share) for share in (0.0, 0.0174, 0.996, 16.04)] == ["0 %", "1.7 %", "100 %", "1,600 %"]
     assert gb_per_s(5e9) == 5
     assert gbit_per_s(50e9) == 400
     assert microseconds(1e-6) == 1

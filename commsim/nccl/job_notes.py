@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from commsim.nccl.environment import BUFFERS, MEMORY_ENV, OF_REGISTERED, unheeded, whole
 from commsim.nccl.machine import GDR, MEMORY, far_nics, node_rate
 from commsim.nccl.nodes import Kind, Nodes
+from commsim.nccl.parameters import COPY_LIMIT, MATCH_MODE, MATCHED_BY_PROCESSOR
 from commsim.nccl.search import SIMPLE_ORDER_GBPS
 from commsim.nccl.version import ASSUMED, NEWEST, OLDEST, Version, format_version
 from commsim.topology.graph import Topology
 
 TUNER_PLUGIN = "NCCL_TUNER_PLUGIN"
+
+KNOWN_SINCE: dict[str, Version] = {"hopper": (2, 15, 1), "blackwell": (2, 25, 1)}
+"""Releases whose build and tables first name a generation: sm_90, sm_100 (makefiles/common.mk, src/graph/tuning.cc)."""
 
 NO_VERSION = f"no NCCL version given: {format_version(ASSUMED)} is assumed"
 """The note of a job that states no version."""
@@ -29,6 +33,12 @@ def job_notes(
             f"NCCL {format_version(version)} is outside the versions modelled "
             f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
         )
+    since = KNOWN_SINCE.get(topology.gpu.generation, OLDEST)
+    if stated is not None and version < since:
+        yield (
+            f"NCCL {format_version(version)} is older than {topology.gpu.generation.capitalize()}, for which NCCL "
+            f"is built from {format_version(since)} on: the times are guesses"
+        )
     if env.get("NCCL_COLLNET_ENABLE") == "1" and not system.collnet:
         yield (
             "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
@@ -40,6 +50,11 @@ def job_notes(
         if reason := why_not(topology, env):
             yield f"{TUNER_PLUGIN} has no effect: {reason}"
     yield from unheeded(env)
+    if COPY_LIMIT in env and nodes.kinds[0].parameters.network.name != MATCHED_BY_PROCESSOR:
+        yield (
+            f"{COPY_LIMIT} has no effect: it needs several nodes on Slingshot whose messages a processor matches "
+            f"({MATCH_MODE}: software)"
+        )
     for name in BUFFERS:
         if whole(env, name) == 0:
             yield f"{name}=0 asks for buffers of no bytes, by which nothing could be sent: the default is taken"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from commsim.report import style
 from commsim.report.chart import Axis, Chart, Mark, Panel, Series, Span
+from commsim.report.end_names import EndName, set_apart, write_end_names
 from commsim.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ MOST_ABOVE = 2.0
 _TWO_COLUMNS = 42  # characters of a name up to which two columns of the legend fit beside each other
 _MANY_SPANS = 1500  # from which on spans are one picture: thousands of boxes are megabytes of SVG
 _LABEL = 30  # characters of a name of an axis beside a panel of height 1
+_NOTE = 12  # characters of an inch of a note
 _LETTER = 0.085  # inches of a letter in a span, in the mean
 
 
@@ -35,30 +37,38 @@ def draw(*charts: Chart, provenance: str = "", width: float = 8.4, title: str = 
         return _timeline(first, provenance, width)
     names = list(dict.fromkeys(name for chart in charts for name in key_of(chart)))
     columns = _columns(names, width)
+    ends: list[tuple[Axes, list[EndName]]] = []
     ratios = [panel.height for panel in first.panels]
     height = 1.35 + 2.75 * sum(ratios) + 0.21 * math.ceil(len(names) / columns)
+    height += 0.2 * any(chart.note for chart in charts)
     grid: dict[str, Any] = {"nrows": len(ratios), "ncols": len(charts), "squeeze": False, "height_ratios": ratios}
     with style.drawing(width, height, provenance, sharex="col", **grid) as (figure, axes):
         handles: dict[str, Any] = {}
         for column, chart in zip(axes.T, charts, strict=True):
             for panel, one in zip(chart.panels, column, strict=True):
                 _panel(one, chart, panel)
+                ends.append((one, write_end_names(one, [s for s in panel.series if s.named])))
                 for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
                     handles.setdefault(label, handle)
             _x_axis(column[-1], chart)
+            _note(column[-1], chart.note, width / len(charts))
             column[0].set_title(chart.title, pad=10 + 11 * _mark_rows(chart, chart.panels[0]))
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
-        if len(names) > 1 or first.panels[0].series[0].look != "bars":
+        if len(names) > 1 or (names and first.panels[0].series[0].look != "bars"):
             place: dict[str, Any] = {"loc": "outside lower left", "columnspacing": 2.5, "borderaxespad": 0.4}
             figure.legend([handles[n] for n in names if n in handles], [n for n in names if n in handles],
                           ncols=columns, **place)  # fmt: skip
+    if any(names for _, names in ends):
+        set_apart(figure, ends)
     return figure
 
 
 def key_of(chart: Chart) -> list[str]:
-    """The names in the key of a chart, each once."""
+    """The names in the key of a chart, each once, but for lines that have theirs at their end wherever they are."""
     names = [series.name for panel in chart.panels for series in panel.series]
+    keyed = {series.name for panel in chart.panels for series in panel.series if not series.named}
+    names = [name for name in names if name in keyed]
     bands = [panel.band for panel in chart.panels if any(series.low for series in panel.series)]
     shades = [shade.text for panel in chart.panels for shade in panel.shades if shade.text]
     return list(dict.fromkeys([*names, *bands, *shades]))
@@ -108,7 +118,6 @@ def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
     if panel.series[0].look == "bars":
         axes.grid(visible=False, axis="x")
     _marks(axes, chart, panel)
-    _names(axes, [series for series in panel.series if series.named])
 
 
 def _beside(axes: Axes, place: tuple[Any, float], text: str, places: Sequence[float]) -> None:
@@ -200,13 +209,17 @@ def _labels(one: Any, axis: Axis) -> None:
     one.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
 
 
-def _x_label(chart: Chart) -> str:
-    return f"{chart.x.label}; {chart.note}" if chart.note else chart.x.label
+def _note(axes: Axes, note: str, width: float) -> None:
+    """A note below the label of the x axis, in lines that fit the width in inches."""
+    if note:
+        place: dict[str, Any] = {"xycoords": ("axes fraction", axes.xaxis.label), "textcoords": "offset points"}
+        text = textwrap.fill(note, int(_NOTE * width))
+        axes.annotate(text, (0, 0), (0, -5), va="top", ha="left", fontsize=9, annotation_clip=False, **place)
 
 
 def _x_axis(axes: Axes, chart: Chart) -> None:
     x = chart.x
-    axes.set_xlabel(_x_label(chart))
+    axes.set_xlabel(chart.x.label)
     places = sorted({at for p in chart.panels for s in p.series for at in s.x if not isinstance(at, str)})
     if x.scale == "category":
         every = max(1, -(-len(x.categories) // 16))
@@ -275,25 +288,12 @@ def _marks(axes: Axes, chart: Chart, panel: Panel) -> None:
             axes.annotate(mark.text, (mark.x, 1.0), (0, 2 + 10 * row), xycoords=axes.get_xaxis_transform(), **look)
 
 
-def _names(axes: Axes, named: Sequence[Series]) -> None:
-    """The name of each line at its end, apart from each other."""
-    ends = [(_known(series, series.y), series) for series in named]
-    placed = [(axes.transData.transform((0.0 if isinstance(x[-1], str) else x[-1], y[-1]))[1], x[-1], y[-1], series)
-              for (x, y), series in ends if x]  # fmt: skip
-    last = -math.inf
-    for at, x, y, series in sorted(placed, key=lambda one: one[0]):
-        lift = max(0.0, last + 14.0 - at)  # pixels of a line of text
-        last = at + lift
-        look: dict[str, Any] = {"fontsize": 8, "color": style.INK, "va": "center", "annotation_clip": False}
-        axes.annotate(series.name, (x, y), (6, lift * 72 / axes.figure.dpi), textcoords="offset points", **look)
-
-
 def _timeline(chart: Chart, provenance: str, width: float) -> Figure:
     from matplotlib.patches import Patch
 
     count = len(chart.rows)
     columns = _columns([name for name, _ in chart.key], width)
-    height = 1.45 + min(0.42, 12 / count) * count + 0.22 * math.ceil(len(chart.key) / columns)
+    height = 1.45 + min(0.42, 12 / count) * count + 0.22 * math.ceil(len(chart.key) / columns) + 0.2 * bool(chart.note)
     with style.drawing(width, height, provenance) as (figure, axes):
         end = chart.x.high if chart.x.high is not None else max(span.end for span in chart.spans)
         few = len(chart.spans) < _MANY_SPANS
@@ -305,8 +305,9 @@ def _timeline(chart: Chart, provenance: str, width: float) -> Figure:
         if few:
             _texts(axes, chart.spans, end, 0.8 * width)
         axes.set_yticks(range(count), chart.rows)
-        axes.set(xlim=(chart.x.low or 0.0, end), ylim=(count - 0.5, -0.5), xlabel=_x_label(chart))
+        axes.set(xlim=(chart.x.low or 0.0, end), ylim=(count - 0.5, -0.5), xlabel=chart.x.label)
         _labels(axes.xaxis, chart.x)
+        _note(axes, chart.note, width)
         axes.grid(visible=False)
         axes.set_title(chart.title)
         handles = [Patch(color=colour, label=name) for name, colour in chart.key]

@@ -119,18 +119,36 @@ def drawing(width: float, height: float, provenance: str = "", **subplots: Any) 
 _TITLE, _LABEL = 8.3, 11.0
 """Characters of an inch of a title, and of a legend's label."""
 
+_SMALLER = 1.25
+"""Times its characters that a title may have in one line, in smaller letters."""
+
 
 def _fold(figure: Figure, width: float) -> None:
-    """Titles and labels that are wider than the figure as several lines: names hold all that was changed."""
+    """Titles and labels that are wider than the figure in smaller letters or several lines: names hold all changes."""
+    from matplotlib.text import Text
+
+    room = int(_TITLE * width)
     for axes in figure.axes:
-        for place in ("left", "center"):
-            title = axes.get_title(loc=place)
-            if len(title) > _TITLE * width and "\n" not in title:
-                axes.set_title(textwrap.fill(title, int(_TITLE * width)), loc=place)
+        titles = {axes.get_title(loc="left"), axes.get_title(loc="center")}
+        for text in axes.findobj(Text):
+            title = text.get_text()
+            if title not in titles or len(title) <= room or "\n" in title:
+                continue
+            if len(title) <= _SMALLER * room:
+                text.set_fontsize(float(text.get_fontsize()) * room / len(title))
+            else:
+                text.set_text(_evenly(title, room))
     for legend in figure.legends:
         for text in legend.get_texts():
             if len(text.get_text()) > _LABEL * width:
                 text.set_text(textwrap.fill(text.get_text(), int(_LABEL * width)))
+
+
+def _evenly(text: str, room: int) -> str:
+    """A text in as few lines as fit, of much the same length: none of a word alone."""
+    fewest = len(textwrap.wrap(text, room))
+    lengths = range(len(text) // fewest, room + 1)
+    return "\n".join(next(lines for n in lengths if len(lines := textwrap.wrap(text, n)) == fewest))
 
 
 def size_ticks(low: float, high: float, at_most: int = 12) -> list[int]:
@@ -260,9 +278,27 @@ def line_colours(names: Sequence[str], palette: Sequence[str]) -> list[str]:
     return list(made.values()) if len(made) == len(names) else colours(palette, len(names))
 
 
+_DARK = 0.25
+"""Luminance up to which letters of a colour are read on white: a contrast of 3.5 (WCAG 2)."""
+
+
+def ink_like(colour: str) -> str:
+    """A colour for letters on white: as dark as they need, else as it is."""
+    from matplotlib.colors import to_hex, to_rgb
+
+    rgb = to_rgb(colour)
+    while _luminance(rgb) > _DARK:
+        rgb = (0.93 * rgb[0], 0.93 * rgb[1], 0.93 * rgb[2])
+    return to_hex(rgb)
+
+
 def ink_on(colour: str) -> str:
     """Black or white, whichever can be read on a colour (relative luminance of WCAG 2)."""
     from matplotlib.colors import to_rgb
 
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    return "#000000" if 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.2 else "#FFFFFF"
+    return "#000000" if _luminance(to_rgb(colour)) > 0.2 else "#FFFFFF"
+
+
+def _luminance(rgb: tuple[float, float, float]) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

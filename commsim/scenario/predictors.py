@@ -17,7 +17,7 @@ from commsim.scenario.item import Row
 from commsim.scenario.placement import placed
 from commsim.scenario.rows import Pace, RowPredictor
 from commsim.scenario.setting import build_topology
-from commsim.units import format_bytes
+from commsim.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
     from commsim.engine.variation import Variation
@@ -254,16 +254,16 @@ class NcclRows(RowPredictor):
     def lost(self, size: int) -> str:
         """As of the RowPredictor."""
         variation = self._variation
-        if variation is None or not variation.node_spread:
+        if variation is None or not variation.node_spread or self.model.nodes.count == 1:
             return ""
         work = self.work.collective
         plain = self.model.predict(work, size)
         alone, _ = self._noisy(plain, replace(variation, jitter=None))
         nodes, share = self.model.nodes.count, alone.time_s / plain.time_s - 1.0
+        runs = f"median of {variation.repeats:,} runs" if variation.repeats > 1 else "one run"
         return (
-            f"{work} of {format_bytes(size)} loses {100 * share:.2g} % to "
-            + (f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node")
-            + f" (median of {variation.repeats:,} runs, node_spread {100 * variation.node_spread:.3g} %)"
+            f"{work} of {format_bytes(size)} loses {format_percent(share)} to the slowest of {nodes:,} nodes "
+            f"({runs}, node_spread {100 * variation.node_spread:.3g} %)"
         )
 
     def __call__(self, size: int) -> Row:

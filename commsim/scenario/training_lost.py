@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from commsim.engine.variation import P99, Variation
+from commsim.scenario.variation import VariationSpec
 from commsim.training.simulate import StepRun
 from commsim.training.step_run import StepProgram
-from commsim.units import format_time
+from commsim.units import format_percent, format_time
 
 _MOST_STAGES = 8
 """Stages up to which the slowest node is tried at each; of more at so many, evenly apart."""
+
+
+def idle_draws(library: str, variation: VariationSpec | None) -> str:
+    """What of a variation a training step does not feel: its nodes are no draws but order statistics; else empty."""
+    if library != "nccl" or variation is None or variation.jitter is not None:
+        return ""
+    idle = " and ".join(name for name in ("seed", "repeats") if name in variation.model_fields_set)
+    verb = "have" if " " in idle else "has"
+    return f"variation: {idle} {verb} no effect on a training step: node_spread is not drawn there" if idle else ""
 
 
 def lost_to_variation(
@@ -27,12 +37,12 @@ def lost_to_variation(
 def _parts(
     variation: Variation, nodes: int, program: StepProgram, step_s: float, late: Callable[[Variation], StepRun]
 ) -> Iterator[str]:
-    if variation.node_spread:
+    if variation.node_spread and nodes > 1:
         yield _to_slowest(variation, nodes, program, step_s)
     if variation.jitter is not None:
         late_s = late(variation).step_s
         yield (
-            f"This step loses {100 * (late_s / step_s - 1):.2g} % to messages that are late by "
+            f"This step loses {format_percent(late_s / step_s - 1)} to messages that are late by "
             f"{format_time(variation.jitter.mean_s)} in the mean: {late_s:.4g} s; each call takes its mean, of groups "
             "that call at once the latest's"
         )
@@ -50,8 +60,8 @@ def _to_slowest(variation: Variation, nodes: int, program: StepProgram, step_s: 
         return max(program.run({stage: factor}).step_s for stage in stages)
 
     median_s, p99_s = slowed(0.5), slowed(P99)
-    whom = f"the slowest of {nodes:,} nodes" if nodes > 1 else "its one node"
     return (
-        f"This step loses {100 * (median_s / step_s - 1):.2g} % to {whom}: {median_s:.4g} s, and in one of 100 steps "
-        f"{p99_s:.4g} s (node_spread {100 * variation.node_spread:.3g} %); the rest is of alike nodes"
+        f"This step loses {format_percent(median_s / step_s - 1)} to the slowest of {nodes:,} nodes: {median_s:.4g} s, "
+        f"and in one of 100 steps {p99_s:.4g} s (node_spread {100 * variation.node_spread:.3g} %); "
+        "the rest is of alike nodes"
     )

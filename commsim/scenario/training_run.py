@@ -13,7 +13,7 @@ from commsim.nccl.version import ASSUMED
 from commsim.scenario.params import gloo_parameters, nccl_parameters
 from commsim.scenario.predictors import refuse_unlike_networks, survived
 from commsim.scenario.training import TrainingSpec, mesh_of_spec, step_of, values_of
-from commsim.scenario.training_lost import lost_to_variation
+from commsim.scenario.training_lost import idle_draws, lost_to_variation
 from commsim.scenario.training_result import TrainingItem
 from commsim.topology.presets import load_topology
 from commsim.training import tasks
@@ -105,6 +105,7 @@ def run_training(
         own_parameters=spec.params is not None,
         notes=(
             *_without_effect(spec, step),
+            *([text] if (text := idle_draws(scenario.library.name, scenario.variation)) else []),
             *_notes(step, plan, tune, _faulty(topology)),
             *_copies(step, plan, tune, spec.framework),
             *_cost_of_faults(scenario, topology, spec, run.step_s, latency),

@@ -283,6 +283,24 @@ def test_a_step_says_what_it_loses_to_late_messages() -> None:
         _run(stragglers, workload=[{"training": step}])
 
 
+@pytest.mark.parametrize(
+    ("variation", "said"),
+    [
+        ("{node_spread: 2 %}", ""),
+        ("{node_spread: 2 %, seed: 3}", "seed has no effect"),
+        ("{node_spread: 2 %, seed: 3, repeats: 9}", "seed and repeats have no effect"),
+        ("{node_spread: 2 %, jitter: {mean: 1 us}, seed: 3}", ""),
+    ],
+)
+def test_a_step_says_that_it_draws_no_nodes(variation: str, said: str) -> None:
+    step = {"model": "llama-3-8b", "global_batch_size": 16, "mesh": {"tp": 8, "dp": 1}}
+    topology = {"preset": "hgx-h100-ndr400", "nodes": 1}
+    (item,) = _run(f"variation={variation}", topology=topology, workload=[{"training": step}]).trainings
+    notes = [text for text in item.notes if "no effect on a training step" in text]
+    assert [said in text for text in notes] == ([True] if said else [])
+    assert "node_spread" not in item.lost  # one node has no slowest
+
+
 def test_the_slowest_of_very_many_nodes_is_finite() -> None:
     variation = Variation(node_spread=0.1)
     assert 1 <= variation.slowest(1, 0.0) <= variation.slowest(10**9, 1.0) < 2

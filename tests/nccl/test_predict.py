@@ -489,6 +489,40 @@ def test_a_nic_at_the_host_bridge_is_slower(preset: str, through: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("preset", "nodes", "env", "idle"),
+    [
+        ("polaris", 2, {}, True),
+        ("polaris", 1, {"FI_CXI_RX_MATCH_MODE": "software"}, True),
+        ("polaris", 2, {"FI_CXI_RX_MATCH_MODE": "software"}, False),
+        ("polaris", 9, {}, False),
+        ("hgx-h100-ndr400", 2, {"FI_CXI_RX_MATCH_MODE": "software"}, True),
+    ],
+)
+def test_a_limit_of_copies_without_software_matching_is_said(
+    preset: str, nodes: int, env: dict[str, str], idle: bool
+) -> None:
+    env = env | {"FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD": "8192"}
+    model = Predictor(load_preset(preset, nodes=nodes), Options((2, 18, 5), env))
+    assert any("COPY_THRESHOLD has no effect" in text for text in model.warnings) == idle
+
+
+@pytest.mark.parametrize(
+    ("preset", "version", "older"),
+    [
+        ("hgx-h100-ndr400", (2, 14, 3), True),
+        ("hgx-h100-ndr400", (2, 15, 1), False),
+        ("gb200-nvl72", (2, 24, 3), True),
+        ("gb200-nvl72", (2, 25, 1), False),
+        ("dgx-a100", (2, 8, 4), False),
+        ("hgx-h100-ndr400", None, False),
+    ],
+)
+def test_a_release_older_than_the_gpu_is_said(preset: str, version: Version | None, older: bool) -> None:
+    model = Predictor(load_preset(preset, nodes=1), Options(version))
+    assert any("is older than" in text for text in model.warnings) == older
+
+
+@pytest.mark.parametrize(
     ("nodes", "env", "network"),
     [
         (1, {"FI_CXI_RX_MATCH_MODE": "software"}, "infiniband"),
