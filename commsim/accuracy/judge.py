@@ -10,6 +10,7 @@ from pathlib import Path
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
 from commsim.accuracy.whatif import Tried, likely, named, predicted_curve
+from commsim.bounds import has_starved_nic
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -38,9 +39,10 @@ class CurveSource:
         """The verdict on a measured curve by what this predicts of it."""
         from commsim.scenario.setting import build_topology
 
-        shipped = self.is_as_shipped
-        one_node = shipped and self.scenario is not None and build_topology(self.scenario).nodes == 1
-        bounded = self.scenario is not None and self.scenario.library.name == "nccl"
+        shipped, bounded = self.is_as_shipped, self.scenario is not None and self.scenario.library.name == "nccl"
+        topology = build_topology(self.scenario) if self.scenario is not None and (shipped or bounded) else None
+        one_node = shipped and topology is not None and topology.nodes == 1
+        bounded = bounded and topology is not None and not has_starved_nic(topology)
         return verdict(compare(predicted, measured), as_shipped=shipped, one_node=one_node, bounded=bounded)
 
     def collectives(self) -> set[str]:

@@ -287,6 +287,15 @@ def test_times_below_what_the_links_can_carry_are_wrong(tmp_path: Path) -> None:
     assert "> 100000 % over 2 sizes" in compare(*words).stdout
 
 
+def test_a_port_faster_than_its_host_link_may_have_another(tmp_path: Path) -> None:
+    """DGX Spark has two PCIe ways to its port, of which the preset has the one that NCCL used first."""
+    rows = "size_bytes,time_us\n1073741824,27211\n2147483648,50573\n4294967296,96987\n"
+    path = tmp_path / "all_gather.csv"
+    path.write_text(rows)
+    done = compare(path, "--on", "dgx-spark", "-n", 2, "--no-what-if")
+    assert "all_gather: faster than expected: x2.1" in done.stdout
+
+
 def test_bus_bandwidths_alone_take_the_ranks_of_the_machine(tmp_path: Path) -> None:
     table = all_reduce_csv(tmp_path, "size_bytes,busbw_GBps\n1073741824,450\n")
     done = compare(table, "--on", "hgx-h100-ndr400", "-n", 2, "--json")
