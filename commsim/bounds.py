@@ -290,7 +290,8 @@ def _at_nics(t: Topology, part: Int64, bandwidth: Float64, node: Int64, outward:
     # For an outward port, traffic arrives over links whose far end (here: their head) is the NIC.
     feeds = np.flatnonzero((at_port > 0)[far] & up)
     feeds = feeds[node[near[feeds]] == node[far[feeds]]]
-    return at_port, np.bincount(far[feeds], bandwidth[feeds], vertices)
+    feeding = np.bincount(far[feeds], bandwidth[feeds], vertices)
+    return np.asarray(at_port, np.float64), np.asarray(feeding, np.float64)
 
 
 def latency_s(topology: Topology, collective: str, ranks: npt.NDArray[np.integer], root: int = 0) -> float:
