@@ -197,6 +197,7 @@ def compare(
     causes are looked for where a curve is not as expected, by simulating them. Raises LogFormatError where a file
     cannot be read or fits no prediction, or where logs leave several machines.
     """
+    from commsim.accuracy.from_log import likely_ranks
     from commsim.accuracy.judge import CurveSource, beyond_fit, contradicted, judged, pairs, sort_files
     from commsim.accuracy.judge_logs import judge_logs
     from commsim.measure.parsers import read_measured
@@ -209,7 +210,7 @@ def compare(
     else:
         place = file_path("prediction", prediction)
         place = place if place.exists() else find_scenario(str(prediction))
-        sources, curves = sort_files([place, *files])
+        sources, curves = sort_files([place, *files], likely_ranks(machine, nodes))
     if sources:
         paired = pairs(sources, curves)
         of = [(source, v.comparison.measured) for source, v in paired]

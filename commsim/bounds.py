@@ -264,6 +264,23 @@ def _usable(t: Topology, part: Int64) -> npt.NDArray[np.bool_]:
 
 def _node_capacity(t: Topology, part: Int64, bandwidth: Float64, node: Int64, outward: bool) -> Float64:
     """Bytes/s between nodes and the fabric by some links, (nodes,); a NIC gives no more than the links of its node."""
+    at_port, feeding = _at_nics(t, part, bandwidth, node, outward)
+    return _sum_by(node, np.minimum(at_port, feeding), t.nodes)
+
+
+def has_starved_nic(t: Topology) -> bool:
+    """Whether a NIC's port carries more than the link of its host: such a NIC may have a second way that is not listed.
+
+    DGX Spark has two, of which NCCL used one at first and both later (validation/measured, dgxspark_gb10_n2x1): then
+    what is listed is no bound.
+    """
+    part = np.arange(len(t.link_src))
+    at_port, feeding = _at_nics(t, part, wires(t, part), t.vertex_node.astype(np.int64), outward=True)
+    return bool(((feeding > 0) & (at_port > feeding)).any())
+
+
+def _at_nics(t: Topology, part: Int64, bandwidth: Float64, node: Int64, outward: bool) -> tuple[Float64, Float64]:
+    """Bytes/s of the ports of every vertex to the fabric, and of the links of its node that feed it, (vertices,)."""
     ends = (t.link_src[part], t.link_dst[part])
     near, far = ends if outward else ends[::-1]
     up, vertices = np.ones(part.size, bool) if t.link_failed is None else ~t.link_failed[part], len(t.vertex_name)
@@ -274,7 +291,7 @@ def _node_capacity(t: Topology, part: Int64, bandwidth: Float64, node: Int64, ou
     feeds = np.flatnonzero((at_port > 0)[far] & up)
     feeds = feeds[node[near[feeds]] == node[far[feeds]]]
     feeding = np.bincount(far[feeds], bandwidth[feeds], vertices)
-    return _sum_by(node, np.minimum(at_port, feeding), t.nodes)
+    return np.asarray(at_port, np.float64), np.asarray(feeding, np.float64)
 
 
 def latency_s(topology: Topology, collective: str, ranks: npt.NDArray[np.integer], root: int = 0) -> float:

@@ -199,6 +199,19 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.99 else f"{float(f'{100 * share:.2g}'):,.0f} %"
 
 
+MOST_TIMES = 1000
+"""Factor above which a ratio tells no more than that it is absurd."""
+
+
+def factor_text(factor: float) -> str:
+    """A ratio of times: ``x2.20``, or ``more than x1000``.
+
+    >>> factor_text(2.2), factor_text(3.4e12)
+    ('x2.20', 'more than x1000')
+    """
+    return f"more than x{MOST_TIMES}" if factor > MOST_TIMES else f"x{factor:.2f}"
+
+
 def gb_per_s(bytes_per_s: float) -> float:
     """GB/s, the unit of nccl-tests' algbw and busbw columns."""
     return bytes_per_s / GIGA

@@ -44,6 +44,7 @@ class Comparison:
     predicted_s: FloatArray
     measured_s: FloatArray
     interpolated: npt.NDArray[np.bool_]  # predicted at neighbouring sizes only
+    torn: npt.NDArray[np.bool_]  # rows of the measured table disagree
     outside: int  # measured sizes that lie outside the predicted range and are not compared
     notes: tuple[str, ...] = ()
 
@@ -115,6 +116,8 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
     notes = []
     if disturbance := measured.disturbance():
         notes.append(f"{disturbance}; compared is the out-of-place time")
+    if torn := measured.torn_words():
+        notes.append(f"{torn}; such a size cannot be judged")
     if measured.n_ranks is None:
         notes.append(f"the log does not say how many ranks it ran on; taken as {predicted.n_ranks}")
         measured = replace(measured, n_ranks=predicted.n_ranks)
@@ -144,6 +147,7 @@ def compare(predicted: Curve, measured: Curve) -> Comparison:
         predicted_s=at_size,
         measured_s=measured.time_s[inside],
         interpolated=~exact,
+        torn=measured.torn()[inside],
         outside=int(np.count_nonzero(~inside)),
         notes=tuple(notes),
     )

@@ -75,6 +75,16 @@ def named_machine(on: str, facts: LogFacts) -> LogMachine:
     )
 
 
+def likely_ranks(on: str | None, nodes: int | None) -> int | None:
+    """GPUs of so many nodes of a preset or a topology file; None where either is not said or of another machine."""
+    if on is None or nodes is None:
+        return None
+    if on in preset_names():
+        return nodes * preset(on).gpus_per_node
+    path = Path(on)
+    return nodes * described(path).gpus_per_node if path.suffix in (".yaml", ".yml") and path.exists() else None
+
+
 def _with_ranks(facts: LogFacts, machine: Preset) -> LogFacts:
     """The facts; of a log that names no ranks, all GPUs of the nodes of a machine, said so.
 

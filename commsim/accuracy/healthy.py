@@ -21,7 +21,7 @@ from commsim.accuracy.compare import Comparison
 from commsim.document import read_documents, validate
 from commsim.measure.records import Curve
 from commsim.nccl.parameters import Frozen
-from commsim.units import format_bytes
+from commsim.units import factor_text, format_bytes
 
 PATH = Path(__file__).with_name("healthy.yaml")
 
@@ -155,9 +155,10 @@ def beside(part: Sizes, others: Sequence[float], known: Healthy | None = None) -
 
 
 def parts(comparison: Comparison, *, one_node: bool = False) -> list[Sizes]:
-    """The parts that a curve has, large messages first; `one_node`: of a machine of one."""
-    ratio = np.log(comparison.measured_s / comparison.predicted_s)
-    return list(parts_of(comparison.size_bytes, ratio, healthy(), one_node=one_node))
+    """The parts that a curve has, large messages first, of sizes whose rows agree; `one_node`: of a machine of one."""
+    rows = ~comparison.torn
+    ratio = np.log(comparison.measured_s / comparison.predicted_s)[rows]
+    return list(parts_of(comparison.size_bytes[rows], ratio, healthy(), one_node=one_node))
 
 
 def parts_of(
@@ -188,7 +189,7 @@ def slow_curves(curves: Sequence[Curve], shipped_s: npt.NDArray[np.float64]) -> 
     for curve, shipped in zip(curves, np.split(shipped_s, np.cumsum([len(c) for c in curves])[:-1]), strict=True):
         for part in parts_of(curve.size_bytes, np.log(curve.undisturbed_s() / shipped), healthy()):
             if part.is_slow:
-                times = f"x{math.exp(part.middle):.2f} {part.words}"
+                times = f"{factor_text(math.exp(part.middle))} {part.words}"
                 out.append(
                     f"{curve.name} is slow for such a machine, {times}: what is fitted to it is a sick machine "
                     "(commsim compare tells likely causes)"

@@ -10,6 +10,7 @@ from pathlib import Path
 from commsim.accuracy.compare import compare
 from commsim.accuracy.verdict import FAR, Verdict, verdict
 from commsim.accuracy.whatif import Tried, likely, named, predicted_curve
+from commsim.bounds import has_starved_nic
 from commsim.errors import CommsimError, LogFormatError
 from commsim.measure.parsers import read_measured
 from commsim.measure.records import Curve
@@ -38,9 +39,11 @@ class CurveSource:
         """The verdict on a measured curve by what this predicts of it."""
         from commsim.scenario.setting import build_topology
 
-        shipped = self.is_as_shipped
-        one_node = shipped and self.scenario is not None and build_topology(self.scenario).nodes == 1
-        return verdict(compare(predicted, measured), as_shipped=shipped, one_node=one_node)
+        shipped, bounded = self.is_as_shipped, self.scenario is not None and self.scenario.library.name == "nccl"
+        topology = build_topology(self.scenario) if self.scenario is not None and (shipped or bounded) else None
+        one_node = shipped and topology is not None and topology.nodes == 1
+        bounded = bounded and topology is not None and not has_starved_nic(topology)
+        return verdict(compare(predicted, measured), as_shipped=shipped, one_node=one_node, bounded=bounded)
 
     def collectives(self) -> set[str]:
         """What it predicts."""
@@ -53,10 +56,10 @@ MOST_TABLES = 128
 """Measured curves that one command judges: each is predicted."""
 
 
-def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
+def sort_files(files: list[Path], likely_ranks: int | None = None) -> tuple[list[CurveSource], list[Curve]]:
     """Predictions, of which there may be none, and measured curves; every file that cannot be read is a fault.
 
-    A file that is given again counts once, with a note.
+    A file that is given again counts once, with a note. `likely_ranks`: of tables that need them and state none.
     """
     predictions: list[CurveSource] = []
     measured: list[Curve] = []
@@ -71,7 +74,7 @@ def sort_files(files: list[Path]) -> tuple[list[CurveSource], list[Curve]]:
             folder = path if path.is_dir() else path.parent
             beside = folder / "scenario.yaml"
             scenario: Scenario | None = None
-            for curve in read_measured(path):
+            for curve in read_measured(path, likely_ranks=likely_ranks):
                 if curve.kind == "measured":
                     again = (f"{path} was given {given[path.resolve()]} times, and counts once",)
                     notes = curve.notes + again * (given[path.resolve()] > 1)

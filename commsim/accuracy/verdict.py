@@ -14,7 +14,7 @@ import numpy.typing as npt
 from commsim.accuracy.compare import Comparison
 from commsim.accuracy.healthy import LARGE_ABOVE, Sizes, parts, state_of
 from commsim.measure.records import Curve
-from commsim.units import format_bytes
+from commsim.units import factor_text, format_bytes, format_time
 
 Float64 = npt.NDArray[np.float64]
 
@@ -26,6 +26,12 @@ WIDE = 2.0
 
 MOST = 0.75
 """Share of sizes within the band from which on a curve is as expected: the band itself holds eight of ten."""
+
+UNDER = 0.99
+"""Share of the bound under which a time is below what the links can carry: logs print their times rounded."""
+
+BOUND_FROM = 1 << 20
+"""Bytes from which on a time is held against the bound: below, what is printed of it has too few digits."""
 
 FAR = 0.15
 """Mean |ln(measured / predicted)| from which on a cause is looked for even within the band."""
@@ -40,6 +46,7 @@ class Verdict:
     high: Float64
     assumed: bool  # the prediction came without a band
     parts: tuple[Sizes, ...] = ()  # large and small sizes against healthy machines, where it is one as shipped
+    bound_s: Float64 | None = None  # (rows,): no call of the library is quicker on these links
     other_machine: str = ""  # that the log is of another one than was predicted, in words
 
     @property
@@ -55,14 +62,34 @@ class Verdict:
     @property
     def judged(self) -> npt.NDArray[np.bool_]:
         """Which sizes can be: those beyond their band, and those whose band holds no machine twice as slow."""
-        return ~self.within | (self.high < WIDE)
+        return (~self.within | (self.high < WIDE)) & ~self.comparison.torn
+
+    @property
+    def below_links(self) -> npt.NDArray[np.bool_]:
+        """Which sizes took less than the links need; nowhere, where rows of a size disagree or no bound is known."""
+        c = self.comparison
+        if self.bound_s is None:
+            return np.zeros(c.n, np.bool_)
+        return (c.measured_s < UNDER * self.bound_s) & (c.size_bytes >= BOUND_FROM) & ~c.torn
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether at half or more of the large sizes, or of all where none is large, rows disagree."""
+        c = self.comparison
+        large = c.size_bytes > LARGE_ABOVE
+        rows = c.torn[large] if large.any() else c.torn
+        return bool(rows.any() and 2 * np.count_nonzero(rows) >= rows.size)
 
     @property
     def state(self) -> str:
-        """``wrong``: results were; ``slower``, ``faster``, ``as expected``, or ``unjudged`` where it cannot be told."""
+        """``wrong``: results or times are; ``slower``, ``faster``, ``as expected``, or ``unjudged``."""
         if self.comparison.measured.wrong_rows:
             return "wrong"
-        if self.other_machine or not self.judged.any():
+        if self.other_machine:
+            return "unjudged"
+        if self.below_links.any():
+            return "wrong"
+        if self.is_torn or not self.judged.any():
             return "unjudged"
         state = self._of_rows()
         return "unjudged" if self.comparison.measured.skipped_lines and state != "slower" else state
@@ -70,7 +97,7 @@ class Verdict:
     def _of_rows(self) -> str:
         if self.parts:
             return state_of(self.parts)
-        slow, fast = np.count_nonzero(self.ratio > self.high), np.count_nonzero(self.ratio < self.low)
+        slow, fast = (np.count_nonzero(side & self.judged) for side in (self.ratio > self.high, self.ratio < self.low))
         if np.count_nonzero(self.within & self.judged) >= MOST * np.count_nonzero(self.judged):
             return "unjudged" if np.median(self.high) >= WIDE else "as expected"
         return "slower" if slow >= fast else "faster"
@@ -86,18 +113,25 @@ class Verdict:
             return "wrong data"
         if self.other_machine:
             return "cannot judge"
+        if self.below_links[i]:
+            return "below the links"
+        if self.comparison.torn[i]:
+            return "cannot judge"
         if self.within[i]:
             return "as expected" if self.judged[i] else "cannot judge"
         factor = float(self.ratio[i])
-        return f"slower x{factor:.2f}" if factor > 1 else f"faster x{1 / factor:.2f}"
+        return f"slower {factor_text(factor)}" if factor > 1 else f"faster {factor_text(1 / factor)}"
 
     def sentence(self, cause: str = "") -> str:
         """The answer in one line."""
         state, name = self.state, self.comparison.measured.name
         if state == "wrong":
-            return f"{name}: {self._wrong()}{self._unread()}"
+            wrong = self._wrong() if self.comparison.measured.wrong_rows else self._below_links()
+            return f"{name}: {wrong}{self._unread()}"
         if self.other_machine:
             return f"{name}: cannot judge: {self.other_machine}"
+        if self.is_torn:
+            return f"{name}: cannot judge: {self.comparison.measured.torn_words()}{self._unread()}"
         if self.comparison.measured.skipped_lines and state == "unjudged":
             return f"{name}: cannot judge{self._unread()}; of the others: {self._of_readable(cause)}"
         return f"{name}: {self._of_readable(cause)}{self._unread()}"
@@ -120,11 +154,21 @@ class Verdict:
             f"wrong data: results of {n} of {len(self.comparison.measured)} sizes were wrong; their times mean nothing"
         )
 
+    def _below_links(self) -> str:
+        c, rows = self.comparison, np.flatnonzero(self.below_links)
+        assert self.bound_s is not None
+        worst = rows[np.argmin(c.measured_s[rows] / self.bound_s[rows])]
+        at = f"{format_time(float(c.measured_s[worst]))} at {format_bytes(int(c.size_bytes[worst]))}"
+        return (
+            f"below what the links can carry: a wrong machine, size or time: {at}, where the links need "
+            f"{format_time(float(self.bound_s[worst]))} ({rows.size} of {c.n} sizes)"
+        )
+
     def _unjudged(self) -> str:
         doubtful = [part for part in self.parts if part.state == "unjudged"]
         if not doubtful:
             return f"cannot judge: {_WIDE_BAND}; give one number of this machine (library.measured), or other sizes"
-        texts = [f"x{np.exp(p.middle):.2f} {p.words}, {_TWICE if p.told else _WIDE_BAND}" for p in doubtful]
+        texts = [f"{_factor(p.middle)} {p.words}, {_TWICE if p.told else _WIDE_BAND}" for p in doubtful]
         texts += self._others("unjudged")
         large = "sizes above 1 MiB or " if all(part.name == "small" for part in self.parts) else ""
         return f"cannot judge: {'; '.join(texts)}; expected {large}one number of this machine (library.measured)"
@@ -150,21 +194,21 @@ class Verdict:
         sign = 1.0 if state == "slower" else -1.0
         if self.parts:
             part = next(p for p in self.parts if p.state == state)
-            text = f"{state} than expected: x{np.exp(sign * part.middle):.2f} {part.words} ({_share(part)})"
+            text = f"{state} than expected: {_factor(sign * part.middle)} {part.words} ({_share(part)})"
             return "; ".join([text, *self._others(state)])
-        side = self.ratio > self.high if sign > 0 else self.ratio < self.low
+        side = (self.ratio > self.high if sign > 0 else self.ratio < self.low) & self.judged
         factor = float(np.median(self.ratio[side])) ** sign
         size = self.comparison.size_bytes[side]
-        judged = "" if self.judged.all() else "judged "
+        of = f"{np.count_nonzero(self.judged)} {'' if self.judged.all() else 'judged '}sizes"
         return (
-            f"{state} than expected: x{factor:.2f} at {np.count_nonzero(side)} of {np.count_nonzero(self.judged)} "
-            f"{judged}sizes, {format_bytes(int(size[0]))} to {format_bytes(int(size[-1]))}"
+            f"{state} than expected: {factor_text(factor)} at {np.count_nonzero(side)} of {of}, "
+            f"{format_bytes(int(size[0]))} to {format_bytes(int(size[-1]))}"
         )
 
     def _others(self, state: str) -> list[str]:
         """That large messages are as expected, where the verdict is of small ones."""
         return [
-            f"{part.words} as expected: x{np.exp(part.middle):.2f}"
+            f"{part.words} as expected: {_factor(part.middle)}"
             for part in self.parts
             if part.name == "large" and state != part.state == "as expected"
         ]
@@ -172,6 +216,10 @@ class Verdict:
 
 _WIDE_BAND = "within a band so wide that it holds a machine half as fast"
 _TWICE = "where healthy machines differ so much that one half as fast may look like this"
+
+
+def _factor(log_ratio: float) -> str:
+    return factor_text(float(np.exp(log_ratio)))
 
 
 def _share(part: Sizes) -> str:
@@ -183,26 +231,39 @@ def _share(part: Sizes) -> str:
     return f"{percent} % of healthy machines are as {how}"
 
 
-def verdict(comparison: Comparison, *, as_shipped: bool = False, one_node: bool = False) -> Verdict:
+def verdict(
+    comparison: Comparison, *, as_shipped: bool = False, one_node: bool = False, bounded: bool = False
+) -> Verdict:
     """The verdict of a comparison; ``as_shipped``: NCCL's prediction by parameters that are not this machine's own.
 
-    `one_node`: the machine has one, and is held against such machines.
+    `one_node`: the machine has one, and is held against such machines. `bounded`: the bound of the prediction is that
+    of the library which was measured.
     """
+    of_sizes = _of_sizes(comparison)
+    p = comparison.predicted
+    if bounded and p.lower_bound_s is not None and len(p):
+        of_sizes = replace(of_sizes, bound_s=_at(p, p.lower_bound_s / p.size_bytes, comparison) * comparison.size_bytes)
+    if of_sizes.assumed or not as_shipped:
+        return of_sizes
+    return replace(of_sizes, parts=tuple(_told(part, of_sizes) for part in parts(comparison, one_node=one_node)))
+
+
+def _of_sizes(comparison: Comparison) -> Verdict:
+    """The verdict by the band of every size alone."""
     p = comparison.predicted
     if p.low_s is None or p.high_s is None or not len(p):
         ones = np.ones(comparison.n)
         return Verdict(comparison, ones / (1 + DEFAULT_BAND), ones * (1 + DEFAULT_BAND), assumed=True)
     low, high = (_at(p, factor / p.time_s, comparison) for factor in (p.low_s, p.high_s))
-    of_sizes = Verdict(comparison, low, high, assumed=False)
-    if not as_shipped:
-        return of_sizes
-    return replace(of_sizes, parts=tuple(_told(part, of_sizes) for part in parts(comparison, one_node=one_node)))
+    return Verdict(comparison, low, high, assumed=False)
 
 
 def _told(part: Sizes, verdict: Verdict) -> Sizes:
     """A part with whether at least half of its sizes can be judged by their band."""
     sizes = verdict.comparison.size_bytes
-    rows = verdict.judged[sizes > part.above if part.name == "large" else sizes <= LARGE_ABOVE]
+    rows = verdict.judged[
+        (sizes > part.above if part.name == "large" else sizes <= LARGE_ABOVE) & ~verdict.comparison.torn
+    ]
     return replace(part, told=bool(2 * np.count_nonzero(rows) >= rows.size))
 
 

@@ -82,12 +82,13 @@ def compare(
         _parse_only(files, json_output)
         return
     failing = _failing(fail_on)
+    from commsim.accuracy.from_log import likely_ranks
     from commsim.accuracy.judge import apart, judged, sort_files
     from commsim.cli.pictures import write_both
     from commsim.report.answers import Compared
     from commsim.report.verdict import comparison_csv, verdict_dict
 
-    predictions, measured = sort_files(_paths(files))
+    predictions, measured = sort_files(_paths(files), likely_ranks(on, nodes))
     if predictions and on is not None:
         raise typer.BadParameter("found it beside a prediction, which names its machine", param_hint="--on")
     if predictions and nodes is not None:

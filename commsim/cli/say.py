@@ -40,7 +40,9 @@ def aside(text: str) -> None:
 
 _COLOURS = {
     r"\bas expected\b|\bit fits\b|\bNothing is slow\b": typer.colors.GREEN,
-    r"\bslower x?[\d.]+\b|\bslower\b|\bwrong data\b|\bdoes not fit\b": typer.colors.RED,
+    r"\bslower x?[\d.]+\b|\bslower\b|\bwrong data\b|\bbelow (the links|what the links can carry)\b|\bdoes not fit\b": (
+        typer.colors.RED
+    ),
     r"\bfaster x?[\d.]+\b|\bfaster\b|\bcannot judge\b": typer.colors.YELLOW,
 }
 """Words of a verdict, and how they are coloured at a terminal."""

@@ -23,6 +23,8 @@ class Wanted:
 
     collective: str | None = None
     n_ranks: int | None = None
+    likely_ranks: int | None = None
+    """Those of the machine, taken where a file states none and gives only what needs them."""
 
 
 def curves_of(tables: list[LogTable], path: Path, wanted: Wanted) -> list[Curve]:
@@ -92,6 +94,9 @@ def _curve(table: LogTable, rows: list[TableRow], path: Path, wanted: Wanted, sk
     elif table.ranks_from_lines and deduced not in (None, n_ranks) and wanted.n_ranks is None:
         notes.append(f"the rank lines name {n_ranks} ranks, the bandwidth columns show {deduced}, taken here")
         n_ranks = deduced
+    if n_ranks is None and wanted.likely_ranks is not None and not any(_time(r, collective, None)[0] > 0 for r in rows):
+        n_ranks = wanted.likely_ranks
+        notes.append(f"{n_ranks} ranks taken: all GPUs of the machine")
     conditions = dict(table.conditions)
     if collective in RING_PASSES and n_ranks is not None and _old_convention(rows, n_ranks):
         conditions["old_convention"] = "yes"
@@ -165,7 +170,7 @@ def _no_time(collective: str, n_ranks: int | None, rows: list[TableRow]) -> str:
     if n_ranks is None and any(g.busbw > 0 for row in rows for g in (row.out_of_place, row.in_place)):
         return (
             f"only the bus bandwidth of {collective} is given, and a time needs the number of ranks; "
-            "expected a log with the lines that name the ranks"
+            "expected a column n_ranks, a log with the lines that name the ranks, or its machine and nodes (--on, -n)"
         )
     return "no row holds a time or a bandwidth above zero"
 

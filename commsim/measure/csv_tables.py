@@ -44,6 +44,7 @@ _CONDITIONS = (
     "old_convention",
 )
 _ROW_LIMIT = 100_000
+_MOST_RANKS = 10_000_000
 _FAULT_LIMIT = 20  # rows: a screen
 _MISSING = ("", "nan", "n/a", "na", "none", "null", "-")
 """What tables of other people hold where nothing was measured."""
@@ -102,12 +103,17 @@ class CsvRecord:
 
 
 def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[LogTable]:
-    """The table of one log in CSV form, with the index row of its slug where there is one."""
-    table, faults, header = LogTable(line=1), list[Fault](), set[str]()
+    """The table of one log in CSV form, with the index row of its slug where there is one.
+
+    One for each number of ranks that a column ``n_ranks`` holds.
+    """
+    by_ranks: dict[int | None, LogTable] = {}
+    faults, header = list[Fault](), set[str]()
     for record in csv_records(stream, path, separator):
         header.update(record.header)
         try:
-            table.rows.append(table_row(record))
+            ranks = _ranks(record)
+            by_ranks.setdefault(ranks, LogTable(line=1, n_ranks=ranks)).rows.append(table_row(record))
         except LogFormatError as error_in_row:
             faults += error_in_row.faults
         if len(faults) == _FAULT_LIMIT:
@@ -115,19 +121,36 @@ def read_measured_csv(stream: TextIO, path: Path, separator: str = ",") -> list[
             break
     if faults:
         raise LogFormatError(faults)
-    if not any(row.size > 0 for row in table.rows):
+    tables = [table for table in by_ranks.values() if any(row.size > 0 for row in table.rows)]
+    if not tables:
         raise error(path, 1, "a table without rows")
     index = index_row(path)
+    for table in tables:
+        _state(table, index, header, path)
+    return tables
+
+
+def _ranks(record: CsvRecord) -> int | None:
+    """What a column ``n_ranks`` holds; None where it is blank or there is none."""
+    if record.get("n_ranks").lower() in _MISSING:
+        return None
+    ranks = record.integer("n_ranks")
+    if not 0 < ranks <= _MOST_RANKS:
+        raise record.fault("n_ranks", f"a whole number from 1 to {_MOST_RANKS:,}")
+    return ranks
+
+
+def _state(table: LogTable, index: dict[str, str], header: set[str], path: Path) -> None:
+    """Puts into a table what its index row and its name say of it."""
     if index:
         table.collective = collective_name(index.get("collective", ""))
-        table.n_ranks = _integer_or_none(index.get("n_ranks", ""))
+        table.n_ranks = _integer_or_none(index.get("n_ranks", "")) or table.n_ranks
         table.conditions = _conditions(index)
     if table.collective is None and not {"redop", "root", "count"} & header and (named := name_hint(path.stem)):
         table.collective = named
         table.notes.append("collective deduced from the name of the file")
     table.has_redop = any(row.redop for row in table.rows)
     table.has_root = any(row.root is not None for row in table.rows)
-    return [table]
 
 
 def _conditions(index: dict[str, str]) -> dict[str, str]:

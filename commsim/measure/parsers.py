@@ -23,13 +23,16 @@ _HEADER_WITHIN_LINES = 10_000
 _PACKED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def read_measured(path: Path, *, collective: str | None = None, n_ranks: int | None = None) -> list[Curve]:
+def read_measured(
+    path: Path, *, collective: str | None = None, n_ranks: int | None = None, likely_ranks: int | None = None
+) -> list[Curve]:
     """Every curve in `path`, at least one.
 
     `collective` and `n_ranks` state what the file does not; in a file of several collectives, `collective`
-    selects. Raises LogFormatError with file and line where nothing can be read.
+    selects. `likely_ranks`: those of the machine, for tables that hold bus bandwidths alone. Raises LogFormatError with
+    file and line where nothing can be read.
     """
-    wanted = Wanted(None if collective is None else collective_name(collective), n_ranks)
+    wanted = Wanted(None if collective is None else collective_name(collective), n_ranks, likely_ranks)
     if collective is not None and wanted.collective is None:
         raise error(path, 0, f"found the collective {collective!r}, expected a name such as all_reduce")
     try:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commsim.collectives import semantics
-from commsim.units import format_bytes
+from commsim.units import factor_text, format_bytes
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -27,6 +27,13 @@ APART = 1.25
 
 Of 4,677 rows of published logs, not known degraded, whose two columns did the same work, half differ by less than 1 %;
 109 took longer by more than this out of place, 13 of them tenfold, and 51 in place.
+"""
+
+REPEATS_APART = 1.5
+"""Ratio of the longest to the shortest time of one size in one table from which on neither is to be trusted.
+
+Nodes of one job of one table differ by at most 1.14 (SPREAD_h100_xxrjun_10nodes.csv, 100 rows); whole runs of healthy
+machines beside each other by more in 2 of 171 rows (validation/measured).
 """
 
 RESULT_COLUMNS = (
@@ -138,19 +145,35 @@ class Curve:
             return self.time_s
         return np.where(self.disturbed(), self.in_place_time_s, self.time_s)
 
+    def torn(self) -> BoolArray:
+        """Where repeats of one size lie above `REPEATS_APART` apart."""
+        if self.kind != "measured" or self.low_s is None or self.high_s is None:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(self.high_s > REPEATS_APART * self.low_s)
+
+    def torn_words(self) -> str:
+        """Where rows of one size are `torn` and how much, in words; empty where none are."""
+        rows = np.flatnonzero(self.torn())
+        if self.low_s is None or self.high_s is None or not rows.size:
+            return ""
+        ratio = self.high_s[rows] / self.low_s[rows]
+        return "rows of one size disagree: " + self._sizes_named(rows, [f"{factor_text(r)} at" for r in ratio.tolist()])
+
+    def _sizes_named(self, rows: IntArray, words: list[str]) -> str:
+        """The first sizes of some rows, each after its words, and how many more there are."""
+        sizes = [f"{word} {format_bytes(int(self.size_bytes[k]))}" for k, word in zip(rows, words, strict=True)]
+        rest = len(sizes) - _NAMED_SIZES
+        more = f", and at {rest} more size{'s' * (rest > 1)}" if rest > 0 else ""
+        return f"{', '.join(sizes[:_NAMED_SIZES])}{more}"
+
     def disturbance(self) -> str:
         """Where it was `disturbed` and how much, in words; empty where it was not."""
         rows = np.flatnonzero(self.disturbed())
         if self.in_place_time_s is None or not rows.size:
             return ""
         ratio = self.time_s[rows] / self.in_place_time_s[rows]
-        sizes = [f"{r:.2f} at {format_bytes(int(self.size_bytes[k]))}" for k, r in zip(rows, ratio, strict=True)]
-        rest = len(sizes) - _NAMED_SIZES
-        more = f", and at {rest} more size{'s' * (rest > 1)}" if rest > 0 else ""
-        return (
-            f"out of place took longer than in place (times {', '.join(sizes[:_NAMED_SIZES])}{more}): "
-            "something else disturbed it"
-        )
+        sizes = self._sizes_named(rows, [f"{r:.2f} at" for r in ratio.tolist()])
+        return f"out of place took longer than in place (times {sizes}): something else disturbed it"
 
     def busbw(self) -> FloatArray:
         """algbw times the collective's factor in bytes/s: comparable to a link's bandwidth at any n_ranks."""

@@ -11,7 +11,7 @@ import numpy as np
 from commsim.accuracy.verdict import Verdict
 from commsim.report.tables import aligned
 from commsim.report.verdict import Judged, answer_line
-from commsim.units import format_bytes
+from commsim.units import factor_text, format_bytes
 
 GRAVEST = ("wrong", "slower", "unjudged", "faster", "as expected")
 """States of a verdict, the one that decides over others first."""
@@ -21,7 +21,8 @@ def overall(verdicts: Sequence[Verdict]) -> str:
     """The verdict on all of several logs: the gravest, and how many of them it is."""
     count = Counter(verdict.state for verdict in verdicts)
     state = next(s for s in GRAVEST if count[s])
-    words = {"wrong": "wrong data", "unjudged": "cannot judge"}.get(state, state)
+    wrong_data = all(v.comparison.measured.wrong_rows for v in verdicts if v.state == "wrong")
+    words = {"wrong": "wrong data" if wrong_data else "wrong", "unjudged": "cannot judge"}.get(state, state)
     rest = ", ".join(f"{count[s]} {s}" for s in GRAVEST if s != state and count[s])
     logs = len({v.comparison.measured.source or id(v.comparison.measured) for v in verdicts})
     of = "logs" if logs == len(verdicts) else f"curves of {logs} log{'s' * (logs > 1)}"
@@ -39,7 +40,7 @@ def logs_table(verdicts: Sequence[Verdict]) -> str:
         name = measured.name if len(measured.name) <= _LONGEST else f"...{measured.name[3 - _LONGEST :]}"
         span = f"{format_bytes(int(sizes[0]))} .. {format_bytes(int(sizes[-1]))}"
         large = next((part for part in verdict.parts if part.name == "large"), None)
-        factor = "" if large is None else f"x{np.exp(large.middle):.2f}"
+        factor = "" if large is None else factor_text(float(np.exp(large.middle)))
         rows.append([f"  {name}", measured.collective, str(measured.n_ranks), span, factor, verdict.state])
     return "\n".join(aligned(rows, (0, 1, 3, 5), spare=(3, 2, 1))) + "\n"
 

@@ -16,7 +16,7 @@ from commsim.accuracy.verdict import DEFAULT_BAND, Verdict
 from commsim.accuracy.whatif import Tried, named
 from commsim.report.page import Cell, Column, Facts, Page, Part, Section, Text, plot, size_cell, table
 from commsim.report.tables import aligned, csv_text, fitted, format_time_us
-from commsim.units import GIGA, format_size, microseconds
+from commsim.units import GIGA, MOST_TIMES, format_size, microseconds
 
 _ORIGINS = {
     "out_of_place": "",
@@ -57,11 +57,16 @@ def names(c: Comparison, origin: str = "") -> list[str]:
 
 def summary_line(comparison: Comparison) -> str:
     """One line with the MAPE of all rows and by band, and the bias."""
-    parts = [f"# MAPE {100 * comparison.mape:.1f} % over {comparison.n} sizes"]
+    parts = [f"# MAPE {_percent(comparison.mape)} % over {comparison.n} sizes"]
     for name, _, _ in BANDS:
         mape = comparison.band_mape(name)
-        parts.append(f"{BAND_LABELS[name]}: " + ("no rows" if mape is None else f"{100 * mape:.1f} %"))
+        parts.append(f"{BAND_LABELS[name]}: " + ("no rows" if mape is None else f"{_percent(mape)} %"))
     return "; ".join(parts) + f"; median log ratio {comparison.median_log_ratio:+.3f}"
+
+
+def _percent(share: float, sign: str = "") -> str:
+    """A share in percent, an absurd one capped as ratios are."""
+    return f"> {100 * MOST_TIMES}" if share > MOST_TIMES else f"{100 * share:{sign}.1f}"
 
 
 def remarks(c: Comparison) -> list[str]:
@@ -142,7 +147,7 @@ def verdict_table(verdict: Verdict, tried: Sequence[Tried] = (), *, raw: bool = 
     for i, size in enumerate(c.size_bytes):
         mark = "  (prediction interpolated)" if c.interpolated[i] else ""
         times = (format_time_us(c.predicted_s[i]), format_time_us(c.measured_s[i]))
-        error, word = f"{100 * c.error[i]:+.1f}", f"{verdict.of_size(i)}{mark}"
+        error, word = _percent(c.error[i], "+"), f"{verdict.of_size(i)}{mark}"
         rows.append((size_text(size, raw), *times, speeds[i], error, expected[i], word))
     lines = [summary_line(c)]
     if verdict.assumed:

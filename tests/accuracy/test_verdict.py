@@ -94,3 +94,24 @@ def test_a_cause_is_named_where_it_fits_and_better_than_the_prediction(
     assert line.endswith(
         "likely cause: few channels (90 %, off by 11 %)" if is_named else "no cause that is known fits well enough"
     )
+
+
+def test_a_size_whose_rows_disagree_counts_for_nothing_among_others() -> None:
+    torn = SIZES == 1 << 28
+    predicted = Curve("p", "all_reduce", 8, "predicted", SIZES, TIMES, low_s=TIMES / 1.5, high_s=TIMES * 1.5)
+    low, high = TIMES, np.where(torn, 9.0, 1.0) * TIMES
+    measured = Curve("m", "all_reduce", 8, "measured", SIZES, (low + high) / 2, low_s=low, high_s=high)
+    one = verdict(compare(predicted, measured), as_shipped=True)
+    assert one.state == "as expected"
+    assert [one.of_size(i) for i in np.flatnonzero(torn)] == ["cannot judge"]
+    assert one.sentence().startswith("m: as expected: 9 of 9 judged sizes within the band (1 cannot be judged), ")
+
+
+@pytest.mark.parametrize(("share", "state"), [(0.995, "faster"), (0.98, "wrong")])
+def test_a_time_is_wrong_below_the_bound_by_more_than_its_digits(share: float, state: str) -> None:
+    bound = TIMES / 4
+    predicted = Curve("p", "all_reduce", 8, "predicted", SIZES, TIMES, lower_bound_s=bound)
+    small = np.where(SIZES < 1 << 20, 0.1, share)
+    measured = Curve("m", "all_reduce", 8, "measured", SIZES, bound * small)
+    assert verdict(compare(predicted, measured), bounded=True).state == state
+    assert verdict(compare(predicted, measured)).state == "faster"  # of a library whose bound is not known

@@ -310,6 +310,6 @@ def test_a_log_that_does_not_say_its_ranks_is_drawn_as_of_the_predictions(scenar
     (tmp_path / "INDEX_x.csv").write_text("slug,collective\nlog,all_reduce\n")
     done = compare(scenario, log, "--out", tmp_path / "o")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("log: faster than expected: x3.00")
+    assert done.stdout.startswith("log: below what the links can carry: a wrong machine, size or time: ")
     assert "does not say how many ranks" in done.stdout
     assert (tmp_path / "o" / "comparison.png").is_file()

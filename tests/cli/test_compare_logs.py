@@ -260,6 +260,51 @@ def test_a_log_may_come_through_standard_input_or_a_pipe(tmp_path: Path) -> None
     assert piped.exit_code == 0, piped.output
 
 
+def all_reduce_csv(folder: Path, rows: str) -> Path:
+    path = folder / "all_reduce.csv"
+    path.write_text(rows)
+    return path
+
+
+def test_rows_of_one_size_that_disagree_are_not_judged(tmp_path: Path) -> None:
+    table = all_reduce_csv(tmp_path, "size_bytes,time_us\n1073741824,3000\n1073741824,9000\n")
+    done = compare(table, "--on", "hgx-h100-ndr400", "-n", 4, "--fail-on", "unjudged", "--no-what-if")
+    assert done.exit_code == 1
+    assert "all_reduce: cannot judge: rows of one size disagree: x3.00 at 1 GiB\n" in done.stdout
+    assert "note: rows of one size disagree: x3.00 at 1 GiB; such a size cannot be judged" in done.stdout
+
+
+def test_times_below_what_the_links_can_carry_are_wrong(tmp_path: Path) -> None:
+    table = all_reduce_csv(tmp_path, "size_bytes,time_us\n1024,0.000001\n1073741824,0.001\n")
+    words = (table, "--on", "hgx-h100-ndr400", "-n", 2, "--junit", tmp_path / "j.xml")
+    done = compare(*words, "--fail-on", "wrong", "--json")
+    assert done.exit_code == 1
+    said = json.loads(done.stdout)["comparisons"][0]["verdict"]
+    assert said["state"] == "wrong"
+    assert said["answer"].startswith("all_reduce: below what the links can carry: a wrong machine, size or time: 1 ns ")
+    assert [size["verdict"] for size in said["sizes"]] == ["faster more than x1000", "below the links"]
+    assert ET.parse(tmp_path / "j.xml").getroot().find(".//failure[@type='wrong']") is not None
+    assert "> 100000 % over 2 sizes" in compare(*words).stdout
+
+
+def test_a_port_faster_than_its_host_link_may_have_another(tmp_path: Path) -> None:
+    """DGX Spark has two PCIe ways to its port, of which the preset has the one that NCCL used first."""
+    rows = "size_bytes,time_us\n1073741824,27211\n2147483648,50573\n4294967296,96987\n"
+    path = tmp_path / "all_gather.csv"
+    path.write_text(rows)
+    done = compare(path, "--on", "dgx-spark", "-n", 2, "--no-what-if")
+    assert "all_gather: faster than expected: x2.1" in done.stdout
+
+
+def test_bus_bandwidths_alone_take_the_ranks_of_the_machine(tmp_path: Path) -> None:
+    table = all_reduce_csv(tmp_path, "size_bytes,busbw_GBps\n1073741824,450\n")
+    done = compare(table, "--on", "hgx-h100-ndr400", "-n", 2, "--json")
+    assert done.exit_code == 0, done.output
+    (one,) = json.loads(done.stdout)["comparisons"]
+    assert one["n_ranks"] == 16
+    assert one["verdict"]["sizes"][0]["measured_us"] == pytest.approx(1e-3 * 2**30 * 30 / 16 / 450)
+
+
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_a_device_is_no_log(device: str) -> None:
     done = compare(device)

@@ -173,8 +173,19 @@ def test_what_is_missing_is_asked_for_in_words_that_a_user_can_follow(tmp_path: 
     with pytest.raises(LogFormatError, match=r"does not say which collective .* such as all_reduce\.log$"):
         read_measured(tmp_path / "mine.csv")
     (tmp_path / "all_gather.csv").write_text(table)  # now the file's name says it
-    with pytest.raises(LogFormatError, match="a time needs the number of ranks; expected a log"):
+    with pytest.raises(LogFormatError, match="a time needs the number of ranks; expected a column n_ranks"):
         read_measured(tmp_path / "all_gather.csv")
+
+
+def test_a_column_says_the_ranks_of_each_row(tmp_path: Path) -> None:
+    path = tmp_path / "all_reduce.csv"
+    path.write_text("n_ranks,size_bytes,busbw_GBps\n8,1048576,10\n16,1048576,10\n")
+    curves = read_measured(path)
+    assert [curve.n_ranks for curve in curves] == [8, 16]
+    assert [float(c.time_s[0]) for c in curves] == pytest.approx([1048576 * k / 10e9 for k in (1.75, 1.875)])
+    path.write_text("n_ranks,size_bytes,busbw_GBps\n0,1048576,10\n")
+    with pytest.raises(LogFormatError, match=r"all_reduce.csv:2.*found '0', expected a whole number from 1"):
+        read_measured(path)
 
 
 def test_a_table_of_plain_columns_takes_the_collective_from_its_name(tmp_path: Path) -> None:
