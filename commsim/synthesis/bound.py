@@ -88,7 +88,7 @@ class QuickBound:
             return f"{_cut_at(cuts)}; an exact bound takes a linear program"
         sort = "exact bound" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
         listed, rates = self.listed(nbytes)
-        command = "synthesize --in-network" if self._adding(nbytes) else "synthesize"
+        command = "synthesize --in-network" if self._adding(nbytes, listed) else "synthesize"
         note = f"; {format_time(listed)} net of {rates}, as `{command}` counts"
         return f"{sort}: {why(self.network, self.limit)}{note if rates else ''}"
 
@@ -108,12 +108,10 @@ class QuickBound:
         rates = _other_rates(self.topology, network, limit) if listed > _ALIKE * seconds else ""
         return (listed, rates) if rates else (seconds, "")
 
-    def _adding(self, nbytes: int) -> bool:
-        """Whether it is less because switches may add."""
+    def _adding(self, nbytes: int, listed: float) -> bool:
+        """Whether what it is at listed rates is less because switches may add."""
         q = self.question
-        return q.in_network and self.seconds(nbytes) < quick_bound(self.topology, replace(q, in_network=False)).seconds(
-            nbytes
-        )
+        return q.in_network and listed < quick_bound(self.topology, replace(q, in_network=False)).listed(nbytes)[0]
 
 
 def _other_rates(topology: Topology, network: FlowNetwork, limit: CollectiveLimit) -> str:

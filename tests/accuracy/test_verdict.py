@@ -103,7 +103,7 @@ def test_a_size_whose_rows_disagree_counts_for_nothing_among_others() -> None:
     measured = Curve("m", "all_reduce", 8, "measured", SIZES, (low + high) / 2, low_s=low, high_s=high)
     one = verdict(compare(predicted, measured), as_shipped=True)
     assert one.state == "as expected"
-    assert [one.of_size(i) for i in np.flatnonzero(torn)] == ["cannot judge"]
+    assert [one.of_size(int(i)) for i in np.flatnonzero(torn)] == ["cannot judge"]
     assert one.sentence().startswith("m: as expected: 9 of 9 judged sizes within the band (1 cannot be judged), ")
 
 
