@@ -33,12 +33,13 @@ def job_notes(
             f"NCCL {format_version(version)} is outside the versions modelled "
             f"({format_version(OLDEST)} to {format_version(NEWEST)}): the nearest one is used"
         )
-    since = KNOWN_SINCE.get(topology.gpu.generation, OLDEST)
-    if stated is not None and version < since:
-        yield (
-            f"NCCL {format_version(version)} is older than {topology.gpu.generation.capitalize()}, for which NCCL "
-            f"is built from {format_version(since)} on: the times are guesses"
-        )
+    for generation in dict.fromkeys(group.gpu.generation for group in topology.groups):
+        since = KNOWN_SINCE.get(generation, OLDEST)
+        if stated is not None and version < since:
+            yield (
+                f"NCCL {format_version(version)} is older than {generation.capitalize()}, for which NCCL is built "
+                f"from {format_version(since)} on: the times are guesses"
+            )
     if env.get("NCCL_COLLNET_ENABLE") == "1" and not system.collnet:
         yield (
             "NCCL_COLLNET_ENABLE=1 has no effect: it needs several nodes of up to 8 GPUs and a fabric whose "
