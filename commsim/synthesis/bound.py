@@ -102,7 +102,9 @@ class QuickBound:
         if self.limit is None:
             return seconds, ""
         network = _network(self.topology, self.question, at_wires=False)
-        effort: Effort = "program" if self.question.collective == "all_reduce" and network.n <= _FEW else "flow"
+        acts = (network.copies | network.adds).any()
+        few = self.question.collective == "all_reduce" and network.n <= _FEW and not acts
+        effort: Effort = "program" if few else "flow"
         limit = limit_of(network, self.question.collective, root=self.question.root, effort=effort, latency=False)
         listed = limit.bandwidth_s(nbytes)
         rates = _other_rates(self.topology, network, limit) if listed > _ALIKE * seconds else ""
