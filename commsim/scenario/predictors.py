@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from commsim.nccl.environment import POINT_TO_POINT, over_sockets
-from commsim.nccl.flowlets import path_notes
 from commsim.nccl.pools import MESHES
 from commsim.nccl.predict import Options, Predictor
 from commsim.nccl.uncertainty import link_kind, spread
@@ -201,7 +200,10 @@ class NcclRows(RowPredictor):
         if self.ranks is not None and topology.nodes > 1 and topology.kind in MESHES:
             self.warnings.append(f"the links of a {topology.kind} are not shared by place: their order costs nothing")
         even = work.collective in {*POINT_TO_POINT} - {"send_recv"} and self.model.nodes.comm.plain
-        outside += path_notes(topology, even=even) if self.model.nodes.count > 1 else ()
+        if self.model.nodes.count > 1:
+            from commsim.nccl.flowlets import path_notes
+
+            outside += path_notes(topology, even=even)
         self.warnings += [text for text in outside if text not in self.warnings]
         self.provenance = self.model.parameters.provenance
         self._cache = cache
