@@ -88,9 +88,11 @@ class QuickBound:
             return f"{_cut_at(cuts)}; an exact bound takes a linear program"
         sort = "exact bound" if self.limit.exact else "cut" if self.limit.cut is not None else "a linear program"
         listed, rates = self.listed(nbytes)
-        command = "synthesize --in-network" if self._adding(nbytes, listed) else "synthesize"
-        note = f"; {format_time(listed)} net of {rates}, as `{command}` counts"
-        return f"{sort}: {why(self.network, self.limit)}{note if rates else ''}"
+        note = ""
+        if rates:
+            command = "synthesize --in-network" if self._adding(nbytes, listed) else "synthesize"
+            note = f"; {format_time(listed)} net of {rates}, as `{command}` counts"
+        return f"{sort}: {why(self.network, self.limit)}{note}"
 
     def listed(self, nbytes: int) -> tuple[float, str]:
         """Seconds of a size at the rates that the machine lists, and which link is listed otherwise than its wires.
@@ -101,11 +103,7 @@ class QuickBound:
         seconds = self.seconds(nbytes)
         if self.limit is None:
             return seconds, ""
-        network = _network(self.topology, self.question, at_wires=False)
-        acts = (network.copies | network.adds).any()
-        few = self.question.collective == "all_reduce" and network.n <= _FEW and not acts
-        effort: Effort = "program" if few else "flow"
-        limit = limit_of(network, self.question.collective, root=self.question.root, effort=effort, latency=False)
+        network, limit = _at_listed_rates(self.topology, self.question)
         listed = limit.bandwidth_s(nbytes)
         rates = _other_rates(self.topology, network, limit) if listed > _ALIKE * seconds else ""
         return (listed, rates) if rates else (seconds, "")
@@ -132,6 +130,16 @@ def _other_rates(topology: Topology, network: FlowNetwork, limit: CollectiveLimi
 def _cut_at(cuts: LowerBound) -> str:
     halves = cuts.bisection_s >= cuts.bandwidth_s
     return "cut between the halves of the machine" if halves else f"cut at {cuts.bandwidth_at}"
+
+
+@lru_cache(maxsize=8)
+def _at_listed_rates(topology: Topology, question: BoundQuestion) -> tuple[FlowNetwork, CollectiveLimit]:
+    """The network and the limit with links of the host net of protocol."""
+    network = _network(topology, question, at_wires=False)
+    acts = (network.copies | network.adds).any()
+    few = question.collective == "all_reduce" and network.n <= _FEW and not acts
+    effort: Effort = "program" if few else "flow"
+    return network, limit_of(network, question.collective, root=question.root, effort=effort, latency=False)
 
 
 @lru_cache(maxsize=8)
