@@ -82,17 +82,18 @@ def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
 
 
 UNUSUAL = 10.0
-"""Times the median duration of a group's calls: so long is a call that ends by a timeout, not one that went well."""
+"""Times the median duration of a group's other calls: so long is a call that ends by a timeout, not one that went well."""
 
 
 def _is_edge(at: Match, matches: Sequence[Match]) -> bool:
     """Whether a call that some ranks lack was left by the others as calls are: then those were in it, too, and their
     recording ends before."""
-    own = [call.duration_s for call in at.calls.values()]
     if not is_together(at.any.operation) or any(call.end_ns is None for call in at.calls.values()):
         return False
-    usual = [d for match in matches for call in match.calls.values() if (d := call.duration_s) is not None]
-    return max(d or 0.0 for d in own) <= UNUSUAL * median(usual)
+    own = [call.duration_s or 0.0 for call in at.calls.values()]
+    others = (call.duration_s for match in matches if match is not at for call in match.calls.values())
+    usual = [seconds for seconds in others if seconds is not None]
+    return not usual or max(own) <= UNUSUAL * median(usual)
 
 
 def cut_recordings(job: DumpedJob) -> list[str]:

@@ -246,6 +246,15 @@ def test_a_recording_that_ends_early_is_no_missing_rank(tmp_path: Path) -> None:
     assert any("the recording of rank 2 ends before all_gather #8" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("first_ms", [30, 1500])
+def test_a_call_left_by_its_timeout_is_not_measured_by_itself(first_ms: int) -> None:
+    """The second of two calls ends after 12 s, of which rank 2 has nothing: by the first call that is no usual end."""
+    ends = [_dump(r, _call(r, 1, 0, first_ms), _call(r, 2, 2000, 14_000)) for r in (0, 1)]
+    dumps = [*ends, _dump(2, _call(2, 1, 0, first_ms))]
+    expected = [] if first_ms == 1500 else [("missing", (2,), 2)]
+    assert [(f.kind, f.ranks, f.sequence) for f in findings_of(job_of(dumps))] == expected
+
+
 def test_late_by_its_share() -> None:
     dumps = [_dump(r, *(_call(r, s, 100 * s + (r == 2) * 20, 100 * s + 30) for s in range(10))) for r in range(3)]
     job = job_of(dumps)
