@@ -82,7 +82,7 @@ def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
 
 
 UNUSUAL = 10.0
-"""Times the median duration of a group's other calls: so long is a call that ends by a timeout, not one that went well."""
+"""Times the median duration of a group's other calls: so long is a call that a timeout ends, not one that went well."""
 
 
 def _is_edge(at: Match, matches: Sequence[Match]) -> bool:
