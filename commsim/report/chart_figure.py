@@ -75,8 +75,11 @@ def key_of(chart: Chart) -> list[str]:
 
 
 def _columns(names: Sequence[str], width: float) -> int:
+    """As few columns as the rows of the key need, so that its columns are alike."""
     longest = max(map(len, names), default=1)
-    return max(1, min(len(names), int(width / 8.4 * 2 * _TWO_COLUMNS / (longest + 6))))
+    most = max(1, min(len(names), int(width / 8.4 * 2 * _TWO_COLUMNS / (longest + 6))))
+    rows = math.ceil(len(names) / most)
+    return math.ceil(len(names) / max(1, rows)) or 1
 
 
 def _panel(axes: Axes, chart: Chart, panel: Panel) -> None:
