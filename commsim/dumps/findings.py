@@ -82,18 +82,22 @@ def _missing(job: DumpedJob, matches: Sequence[Match]) -> list[DumpFinding]:
 
 
 UNUSUAL = 10.0
-"""Times the median duration of a group's other calls: so long is a call that a timeout ends, not one that went well."""
+"""Times the usual time of a group's other calls: so long is a call that a timeout ends, not one that went well."""
 
 
 def _is_edge(at: Match, matches: Sequence[Match]) -> bool:
     """Whether a call that some ranks lack was left by the others as calls are: then those were in it, too, and their
-    recording ends before."""
+    recording ends before. Of the ranks that have it the last to enter counts, which waits for none of them."""
     if not is_together(at.any.operation) or any(call.end_ns is None for call in at.calls.values()):
         return False
-    own = [call.duration_s or 0.0 for call in at.calls.values()]
-    others = (call.duration_s for match in matches if match is not at for call in match.calls.values())
-    usual = [seconds for seconds in others if seconds is not None]
-    return not usual or max(own) <= UNUSUAL * median(usual)
+    others = [least for match in matches if match is not at and (least := _least_s(match, at.calls)) is not None]
+    return not others or (_least_s(at, at.calls) or 0.0) <= UNUSUAL * median(others)
+
+
+def _least_s(match: Match, ranks: Iterable[int]) -> float | None:
+    """The shortest time that some ranks were in a call, None where none is known."""
+    calls = (match.calls[rank] for rank in ranks if rank in match.calls)
+    return min((seconds for call in calls if (seconds := call.duration_s) is not None), default=None)
 
 
 def cut_recordings(job: DumpedJob) -> list[str]:

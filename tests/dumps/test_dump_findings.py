@@ -246,13 +246,21 @@ def test_a_recording_that_ends_early_is_no_missing_rank(tmp_path: Path) -> None:
     assert any("the recording of rank 2 ends before all_gather #8" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("first_ms", [30, 1500])
-def test_a_call_left_by_its_timeout_is_not_measured_by_itself(first_ms: int) -> None:
-    """The second of two calls ends after 12 s, of which rank 2 has nothing: by the first call that is no usual end."""
-    ends = [_dump(r, _call(r, 1, 0, first_ms), _call(r, 2, 2000, 14_000)) for r in (0, 1)]
-    dumps = [*ends, _dump(2, _call(2, 1, 0, first_ms))]
-    expected = [] if first_ms == 1500 else [("missing", (2,), 2)]
-    assert [(f.kind, f.ranks, f.sequence) for f in findings_of(job_of(dumps))] == expected
+def test_a_call_left_by_its_timeout_is_not_measured_by_itself() -> None:
+    """The second of two calls ends after 12 s, and rank 2 has none: rank 1 was in the first for 30 ms."""
+    dumps = [_dump(r, _call(r, 1, 0 if r == 0 else 1470, 1500), _call(r, 2, 2000, 14_000)) for r in (0, 1)]
+    job = job_of([*dumps, _dump(2, _call(2, 1, 0, 1500))])
+    assert [(f.kind, f.ranks, f.sequence) for f in findings_of(job)] == [("missing", (2,), 2)]
+
+
+def test_a_rank_that_is_always_waited_for_may_end_its_recording() -> None:
+    """Rank 0 waits 50 ms for rank 1 in every call, so that it does in the last, which rank 1 has no more."""
+    ends = [
+        [_call(0, s, 100 * s, 100 * s + 51) for s in range(4)],
+        [_call(1, s, 100 * s + 50, 100 * s + 51) for s in range(3)],
+    ]
+    job = job_of([_dump(rank, *calls, ranks=(0, 1)) for rank, calls in enumerate(ends)])
+    assert findings_of(job) == []
 
 
 def test_late_by_its_share() -> None:
