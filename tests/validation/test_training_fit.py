@@ -105,7 +105,7 @@ def test_one_row_mode_leaves_that_row_out(table: MeasuredRows) -> None:
     known = with_one_row(table, predicted, fit)
     for name in SOURCES:
         mine = [i for i, row in enumerate(table.rows) if row.source == name and not apart(row)]
-        generations = {table.rows[i].step.accelerator.generation for i in mine if table.rows[i].step}
+        generations = {row.step.accelerator.generation for row in table.take(np.array(mine)).rows if row.step}
         missing = np.isnan(known[:, mine]).sum(axis=1)
         assert (missing == 1).all() if len(generations) == 1 else (missing > 1).all()
     assert np.array_equal(known, with_one_row(table, predicted, fit), equal_nan=True)
