@@ -111,6 +111,7 @@ def test_one_row_mode_leaves_that_row_out(table: MeasuredRows) -> None:
     assert np.array_equal(known, with_one_row(table, predicted, fit), equal_nan=True)
     before, after = per_group(table, predicted), per_group(table, known)
     assert {k: p["n"] for k, p in before.items()} == {k: p["n"] for k, p in after.items()}
+    assert all("apart" not in p for p in after.values())  # whose rows no row of the source tells of
     half = _with(table, table.measured / 2)  # whatever makes a whole source twice as slow, a row of it tells
     sources = one_row_over_sources(half, predicted, with_one_row(half, predicted, fit))
     assert all(s["one_row"] < s["unknown"] for s in sources.values())

@@ -170,7 +170,9 @@ def per_group(table: MeasuredRows, predicted: Float64) -> dict[str, Any]:
         (aside if apart(row) else groups).setdefault(group_of(row), []).append(i)
     out = {name: _over_draws(error[:, index]) for name, index in sorted(groups.items())}
     for name, index in sorted(aside.items()):
-        out.setdefault(name, {"n": 0})["apart"] = _over_draws(error[:, index])
+        group = out.setdefault(name, {"n": 0})
+        if (part := _over_draws(error[:, index]))["n"]:
+            group["apart"] = part
     return out
 
 
