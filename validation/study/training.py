@@ -4,6 +4,7 @@ rows; simulated as `commsim run` does, or by the closed form that the planner ra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,15 +101,17 @@ def _simulated(table: MeasuredRows, fit: Fit, closed: Float64, workers: int, pro
 def with_one_row(table: MeasuredRows, predicted: Float64, fit: Fit) -> Float64:
     """Seconds with one row of the source known, `DRAWS` times at random: an array (draws, rows).
 
-    The known row calibrates the closed form's parameters as `commsim calibrate` does; what that changes of the closed
-    form is changed of ``predicted``, whichever engine made it. It is no number where it is itself the known one, nor
-    are the rows of a source that has a single one.
+    The known row calibrates the closed form's parameters as `commsim calibrate` does, for GPUs of its generation only;
+    what that changes of the closed form is changed of ``predicted``, whichever engine made it. A row is no number where
+    it is itself the known one or of another generation, or its source has no other of its generation.
     """
     out = np.full((DRAWS, len(table)), np.nan)
+    generation = np.array([row.step.accelerator.generation for row in table.rows if row.step is not None])
     for name in sorted(set(table.source)):
-        of_source = np.flatnonzero(table.source == name).tolist()
-        mine = np.array([i for i in of_source if not apart(table.rows[i])], np.int64)
-        if len(mine) < 2:
+        of_source = [i for i in np.flatnonzero(table.source == name).tolist() if not apart(table.rows[i])]
+        of_each = Counter(generation[of_source].tolist())
+        mine = np.array([i for i in of_source if of_each[generation[i]] > 1], np.int64)
+        if not len(mine):
             continue
         slope = slopes(table.columns.take(mine), fit.without([name]))
         error = np.log(table.measured[mine] / predicted[mine])
@@ -116,14 +119,14 @@ def with_one_row(table: MeasuredRows, predicted: Float64, fit: Fit) -> Float64:
         for turn in range(DRAWS):
             k = int(draw.integers(len(mine)))
             seconds = predicted[mine] * np.exp(slope @ suggested(slope[[k]], error[[k]]))
-            seconds[k] = np.nan
+            seconds[(generation[mine] != generation[mine[k]]) | (mine == mine[k])] = np.nan
             out[turn, mine] = seconds
     return out
 
 
 def one_row_over_sources(table: MeasuredRows, predicted: Float64, known: Float64, least: int = 5) -> dict[str, Any]:
-    """By source with ``least`` rows: the median error of the rows that are not known, as shipped and with the known
-    one; each the median over the draws."""
+    """By source with ``least`` rows: the median error of the rows that the known one is to tell of, as shipped and with
+    it, and by how much it is worse with it; each the median over the draws."""
     out = {}
     for name in sorted(set(table.source)):
         mine = [i for i in np.flatnonzero(table.source == name).tolist() if not apart(table.rows[i])]
@@ -131,9 +134,12 @@ def one_row_over_sources(table: MeasuredRows, predicted: Float64, known: Float64
             continue
         part = table.take(np.array(mine, np.int64))
         with_row = np.abs(errors(part, known[:, mine]))
+        if np.isnan(with_row).all():
+            continue
         without = np.where(np.isnan(with_row), np.nan, np.abs(errors(part, predicted[mine])))
-        unknown, one = (float(np.median(np.nanmedian(e, axis=1))) for e in (without, with_row))
-        out[name] = {"n": len(mine), "unknown": round(unknown, 2), "one_row": round(one, 2)}
+        unknown, one = (np.nanmedian(e, axis=1) for e in (without, with_row))
+        middle = {"unknown": unknown, "one_row": one, "worse": one - unknown}
+        out[name] = {"n": len(mine)} | {key: round(float(np.median(of)), 2) for key, of in middle.items()}
     return out
 
 
@@ -164,7 +170,9 @@ def per_group(table: MeasuredRows, predicted: Float64) -> dict[str, Any]:
         (aside if apart(row) else groups).setdefault(group_of(row), []).append(i)
     out = {name: _over_draws(error[:, index]) for name, index in sorted(groups.items())}
     for name, index in sorted(aside.items()):
-        out.setdefault(name, {"n": 0})["apart"] = _over_draws(error[:, index])
+        group = out.setdefault(name, {"n": 0})
+        if (part := _over_draws(error[:, index]))["n"]:
+            group["apart"] = part
     return out
 
 
