@@ -13,9 +13,10 @@ from commsim.document.types import Document, show
 from commsim.errors import CommsimError, CommsimWarning, ScenarioError
 from commsim.nccl.job_notes import NO_VERSION
 from commsim.report.answered import Answered
-from commsim.report.answers import Compared, Planned, Swept
+from commsim.report.answers import Compared, Swept
 from commsim.report.explained import Explained
 from commsim.report.machines import Machines
+from commsim.report.planned import Planned
 from commsim.report.ran import Ran
 from commsim.scenario.arguments import Size, file_path, override_texts, scenario_name, whole_number
 from commsim.scenario.arguments import sizes as sizes_of

@@ -49,6 +49,7 @@ def explain(
     from commsim.report.explain import text, to_dict
     from commsim.scenario.arguments import sizes as sizes_of
     from commsim.scenario.load import load_scenarios
+    from commsim.scenario.predictors import Cache
     from commsim.scenario.run import prepare, run
 
     sizes = sizes_of("--size", size)
@@ -64,12 +65,13 @@ def explain(
         named = str(path) if Path(result).exists() else result
         command = shlex.join(["commsim", "run", named, *(overrides or [])])
         asked, saved = load_scenarios(path, overrides or []), path.parent / "result.json"
-    ready = [prepare(one) for one in asked]
+    cache = Cache()
+    ready = [prepare(one, cache) for one in asked]
     documents = []
     for one in ready:
         with tracking(json_output) as progress:
-            predicted = run(_at_ends(one) if json_output and not (saved and saved.is_file()) else one, progress)
-            reasons = why(predicted, progress, sizes, what_if)
+            predicted = run(_at_ends(one) if json_output and not (saved and saved.is_file()) else one, progress, cache)
+            reasons = why(predicted, progress, sizes, what_if, cache)
         for warning in dict.fromkeys(_unseen(one)):
             typer.echo(f"warning: {warning}", err=True)
         if saved is not None and not overrides and (warning := _difference(predicted, saved)):

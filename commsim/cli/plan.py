@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from commsim.planner.clusters import ClusterSpace
     from commsim.planner.plan import Configuration
     from commsim.planner.question import PlanFile, PlanSpec
-    from commsim.report.answers import Planned
+    from commsim.report.planned import Planned
 
 
 @spread
@@ -72,8 +72,8 @@ def plan(
     from commsim.planner.plan import PlanAnswer, rank, ranked_choices, shortlist
     from commsim.planner.plan import simulate as simulate_best
     from commsim.planner.question import read_plan
-    from commsim.report.answers import Planned
     from commsim.report.plan_tables import counted, table
+    from commsim.report.planned import Planned
     from commsim.scenario.fit import known_of
     from commsim.scenario.setting import idle_warnings
 

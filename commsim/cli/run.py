@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from commsim.accuracy.compare import Comparison
     from commsim.planner.explain import Explanation
+    from commsim.scenario.predictors import Cache
     from commsim.scenario.result import Result
 
 
@@ -196,9 +197,11 @@ def run(
         raise typer.Exit(1)
 
 
-def why(result: Result, progress: Any, sizes: Sequence[int] = (), what_if: bool = True) -> list[Explanation]:
+def why(
+    result: Result, progress: Any, sizes: Sequence[int] = (), what_if: bool = True, cache: Cache | None = None
+) -> list[Explanation]:
     """What bounds every item of a result and what single changes give, under the bar of `tracking` if there is one."""
     from commsim.planner.explain import explain
 
     bar = (lambda changes, title: progress(changes, f"what if: {title}")) if progress else None
-    return explain(result, sizes, bar, what_if=what_if)
+    return explain(result, sizes, bar, what_if=what_if, cache=cache)

@@ -22,10 +22,8 @@ from commsim.planner.changes import (
 from commsim.planner.placement import PlacementCost, placement_cost
 from commsim.scenario.item import Item
 from commsim.scenario.load import check_document
-from commsim.scenario.perfect import SYNTHESIZED
 from commsim.scenario.predictors import Cache, row_predictor
 from commsim.scenario.run import Prepared, prepare
-from commsim.scenario.workload.training import TrainingWork
 from commsim.synthesis.bound import sharpened
 from commsim.units import GIB, format_bytes
 
@@ -104,21 +102,26 @@ class Explanation:
 
 
 def explain(
-    result: Result, sizes: Sequence[int] = (), progress: Progress | None = None, *, what_if: bool = True
+    result: Result,
+    sizes: Sequence[int] = (),
+    progress: Progress | None = None,
+    *,
+    what_if: bool = True,
+    cache: Cache | None = None,
 ) -> list[Explanation]:
     """Every collective at its smallest and largest size (or at `sizes`), every training step, run of requests and
     step of reinforcement learning.
 
     Without `what_if` nothing is changed: only what bounds them. Jobs beside each other, claims and traces explain
-    themselves.
+    themselves. `cache` holds what the run built.
     """
-    cache = Cache()
+    cache = cache or Cache()
     explanations: list[Explanation] = []
     for place, answer in enumerate(result.answers):
         if isinstance(answer, Item):
             wanted = sizes or ends(answer)
             explanations += [_collective(result.scenario, place, s, cache, progress, what_if) for s in wanted]
-        elif isinstance(result.scenario.workload[place], TrainingWork):
+        elif answer.kind == "trainings":
             explanations.append(_step(result.scenario, place, cast("TrainingItem", answer), cache, progress, what_if))
         elif answer.kind == "generations":
             item = cast("GenerationItem", answer)
@@ -185,7 +188,8 @@ def _sound(base: Document, ready: Prepared, size: int, cache: Cache) -> tuple[fl
 def _step(
     scenario: Scenario, place: int, item: TrainingItem, cache: Cache, progress: Progress | None, what_if: bool
 ) -> Explanation:
-    from commsim.scenario.training_run import kept_times, run_training
+    from commsim.scenario.perfect import SYNTHESIZED
+    from commsim.scenario.training_run import kept_times, simulated
 
     if not what_if:
         return Explanation(place, item.name, item.step_s, (), (), step=item, lost=item.lost)
@@ -197,11 +201,11 @@ def _step(
         latency = change.pace.latency if change.pace else 1.0
         spec = changed.scenario.trainings[0].training
         comm = kept_times(cache, changed.scenario, changed.topology, latency)
-        other, _ = run_training(changed.scenario, changed.topology, spec, latency, comm)
-        peak, capacity = other.memory.fullest.peak / GIB, other.memory.capacity / GIB
-        misses = "" if other.memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"
-        saved_s, overrides = item.step_s - other.step_s, _overrides(change, place, scenario)
-        return Gain(change.what, other.step_s, saved_s, overrides, misses)
+        _, run, memory, _ = simulated(changed.scenario, changed.topology, spec, comm)
+        peak, capacity = memory.fullest.peak / GIB, memory.capacity / GIB
+        misses = "" if memory.fits else f"needs {peak:.1f} GiB of {capacity:.1f} GiB"
+        saved_s, overrides = item.step_s - run.step_s, _overrides(change, place, scenario)
+        return Gain(change.what, run.step_s, saved_s, overrides, misses)
 
     topology = _built(base, scenario, {}, cache).topology
     changes = [*machine_changes(topology), *step_changes(item.step)]

@@ -67,7 +67,7 @@ def run(
     """The answers to the items of a scenario.
 
     `progress` may wrap the sizes of an item to show how far the run is. Without `notes` it is not looked for what takes
-    time and changes no answer: knobs without effect, and NCCL's model beside a schedule.
+    time and changes no figure: knobs without effect, NCCL's model beside a schedule, the bound in words.
     """
     cache = cache or Cache()
     ready = scenario if isinstance(scenario, Prepared) else prepare(scenario, cache)

@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     from commsim.scenario.setting import Setting
     from commsim.topology.graph import Topology
     from commsim.topology.spec import TopologySpec
+    from commsim.training.communicator_memory import Communicators
     from commsim.training.communicators import GroupCalls
+    from commsim.training.memory import StepMemory
+    from commsim.training.simulate import StepRun
 
 
 def run_training(
@@ -66,19 +69,13 @@ def run_training(
     `comm` are fresh `comm_times` of the same library, machine and latency, where there are some.
     """
     comm = comm_times(scenario, topology, latency) if comm is None else comm
-    program = training_program(scenario, topology, spec, comm)
-    step, plan, offload = program.step, program.plan, program.plan.offload
-    run = program.run()
-    tune = finetune_of(spec, step)
-    pcie = _host_rate(topology)
-    made = communicators_of(comm, program.mesh, topology.gpu.sm, scenario.library.named_version)
-    beside = made.beside(spec.framework if tune is None else "megatron")
+    program, run, memory, made = simulated(scenario, topology, spec, comm)
+    step, plan, layers, pcie = program.step, program.plan, spec.stage_layers, _host_rate(topology)
+    offload, tune = plan.offload, finetune_of(spec, step)
     if tune is not None:
-        memory = beside(finetune_step_memory(step, tune, offload, spec.stage_layers))
-        hints = tuple(finetune_advice(step, tune, offload, pcie, beside))
+        hints = tuple(finetune_advice(step, tune, offload, pcie, made.beside("megatron")))
     else:
-        memory = beside(step_memory(step, spec.framework, layers=spec.stage_layers, offload=offload))
-        layers = spec.stage_layers
+        beside = made.beside(spec.framework)
         hints = tuple(advice(step, memory, spec.framework, layers=layers, offload=offload, pcie=pcie, beside=beside))
     warnings = list(comm.warnings)
     warnings += [step.model.caveat] if step.model.caveat else []
@@ -122,6 +119,20 @@ def run_training(
         ),
     )
     return item, warnings
+
+
+def simulated(
+    scenario: Setting, topology: Topology, spec: TrainingSpec, comm: GroupCalls
+) -> tuple[StepProgram, StepRun, StepMemory, Communicators]:
+    """What a step runs, how long it takes and what it holds, without the rest of the answer."""
+    program = training_program(scenario, topology, spec, comm)
+    run, step, offload, layers = program.run(), program.step, program.plan.offload, spec.stage_layers
+    made = communicators_of(comm, program.mesh, topology.gpu.sm, scenario.library.named_version)
+    if tune := finetune_of(spec, step):
+        memory = made.beside("megatron")(finetune_step_memory(step, tune, offload, layers))
+    else:
+        memory = made.beside(spec.framework)(step_memory(step, spec.framework, layers=layers, offload=offload))
+    return program, run, memory, made
 
 
 def _host_rate(topology: Topology) -> float | None:

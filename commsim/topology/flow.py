@@ -14,7 +14,7 @@ Ends = npt.NDArray[np.integer]
 
 _MOST_UNITS = np.iinfo(np.int32).max // 2 + 1  # scipy counts in int32
 _NOTHING = 1e-12  # of the flow: what rounding leaves
-_SMALL = 256  # vertices; below, scipy takes longer to import than the flow to find
+_SMALL = 256  # vertices of links; below, scipy takes longer to import than the flow to find
 
 
 def maximum_flow(src: Ends, dst: Ends, capacity: Float64, give: Float64, take: Float64) -> float:
@@ -26,7 +26,10 @@ def maximum_flow(src: Ends, dst: Ends, capacity: Float64, give: Float64, take: F
     most = min(float(give.sum()), float(take.sum()))
     if most <= 0:
         return 0.0
-    count = give.size
+    met = (give > 0) | (take > 0)  # the others are no part of the graph, often most
+    met[src] = met[dst] = True
+    place, give, take = np.cumsum(met) - 1, give[met], take[met]
+    src, dst, count = place[src], place[dst], give.size
     givers, takers = np.flatnonzero(give), np.flatnonzero(take)
     src = np.concatenate([src, np.full(givers.size, count), takers])
     dst = np.concatenate([dst, givers, np.full(takers.size, count + 1)])

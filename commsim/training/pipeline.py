@@ -79,20 +79,6 @@ class Order:
             known.setdefault(route, {place: i for i, place in enumerate(route)})
         return [known[route] for route in self.routes]
 
-    def needs(self, stage: int, action: Action) -> list[tuple[int, Action]]:
-        """The (stage, action) pairs that must have ended before an action; a W needs its own I."""
-        kind, m, chunk = action
-        route, at = self.routes[m], self.places[m][stage, chunk]
-        if kind == "W":
-            return [(stage, Action("I", m, chunk))]
-        if kind == "F":
-            return [(route[at - 1][0], Action("F", m, route[at - 1][1]))] if at else []
-        own = [(stage, Action("F", m, chunk))]
-        if at + 1 == len(route):
-            return own
-        after, further = route[at + 1]
-        return [*own, (after, Action(self.backward_kind(after, m, further), m, further))]
-
     def goes_to(self, stage: int, action: Action) -> int | None:
         """The stage that what an action made goes to; None when it stays."""
         if action.kind == "W":
@@ -102,10 +88,6 @@ class Order:
         if not 0 <= to < len(route) or route[to][0] == stage:
             return None
         return route[to][0]
-
-    def backward_kind(self, stage: int, micro_batch: int, chunk: int) -> Kind:
-        """Whether a stage does a micro-batch's backward whole (B) or split (I)."""
-        return "B" if ("B", micro_batch, chunk) in self._whole[stage] else "I"
 
     @cached_property
     def first(self) -> list[int]:
@@ -118,34 +100,59 @@ class Order:
         return [self.goes_to(stage, action) for stage, mine in enumerate(self.actions) for action in mine]
 
     @cached_property
+    def needed(self) -> list[list[int]]:
+        """Of each action the numbers of those that must have ended before it, -1 for one that there is not.
+
+        A forward follows that of the stage before, a backward (B, or I) its forward and the backward of the stage
+        after, a W its own I.
+        """
+        actions = [(stage, *action) for stage, mine in enumerate(self.actions) for action in mine]
+        number = {action: n for n, action in enumerate(actions)}
+        before: list[list[int]] = []
+        for stage, kind, m, chunk in actions:
+            route, at = self.routes[m], self.places[m][stage, chunk]
+            if kind == "W":
+                before.append([number.get((stage, "I", m, chunk), -1)])
+            elif kind == "F":
+                before.append([number.get((route[at - 1][0], "F", m, route[at - 1][1]), -1)] if at else [])
+            else:
+                before.append([number.get((stage, "F", m, chunk), -1)])
+                if at + 1 < len(route):
+                    after, further = route[at + 1]
+                    split = number.get((after, "I", m, further), -1)
+                    before[-1].append(number.get((after, "B", m, further), split))
+        return before
+
+    @cached_property
     def turns(self) -> list[BlockPlace]:
         """All actions, block by block, each after what it needs; a ScheduleError where stages wait for each other."""
-        number = [{action: self.first[s] + i for i, action in enumerate(mine)} for s, mine in enumerate(self.actions)]
-        at, ended = [0] * self.stages, set[int]()
-        made: list[BlockPlace] = []
+        at, ended = [0] * self.stages, [False] * (self.first[-1] + 1)  # the last one, -1, never ends
+        made, needs = list[BlockPlace](), self.needed
         waiting: dict[int, list[int]] = {}
         ready = list(range(self.stages))
         while ready:
             stage = ready.pop()
-            mine = self.actions[stage]
+            mine, first, after = self.actions[stage], self.first[stage], self.first[stage + 1]
             while at[stage] < len(mine):
                 block = self.block(stage, at[stage])
-                begin = self.first[stage] + at[stage]
-                own, near, far = list(range(begin, begin + len(block))), list[int](), list[int]()
-                for one in block:
-                    for s, action in self.needs(stage, one):
-                        n = number[s].get(action, -1)
-                        if s != stage:
-                            far.append(n)
-                        elif n != begin:
-                            near.append(n)
-                missing = next((n for n in (*near, *far) if n not in ended), None)
+                begin = first + at[stage]
+                own = list(range(begin, begin + len(block)))
+                near, far = list[int](), list[int]()
+                missing = None
+                for one in own:
+                    for n in needs[one]:
+                        if n == begin:
+                            continue
+                        (near if first <= n < after else far).append(n)
+                        if missing is None and not ended[n]:
+                            missing = n
                 if missing is not None:
                     waiting.setdefault(missing, []).append(stage)
                     break
                 made.append(BlockPlace(stage, block, own, near, far))
-                ended.update(own)
-                ready += [other for n in own for other in waiting.pop(n, [])]
+                for n in own:
+                    ended[n] = True
+                    ready += waiting.pop(n, ())
                 at[stage] += len(block)
         stuck = [stage for stage in range(self.stages) if at[stage] < len(self.actions[stage])]
         if stuck:
@@ -162,10 +169,6 @@ class Order:
         for place in self.turns:
             far[place.own[0]] = place.far
         return far
-
-    @cached_property
-    def _whole(self) -> list[frozenset[Action]]:
-        return [frozenset(a for a in mine if a.kind == "B") for mine in self.actions]
 
 
 class PipelineTimes(NamedTuple):

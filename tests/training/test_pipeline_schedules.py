@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 import numpy as np
@@ -120,10 +121,12 @@ def test_what_a_joint_block_made_leaves_when_all_of_it_has_ended() -> None:
     blocks = [(s, i) for s, mine in enumerate(order.actions) for i, a in enumerate(mine) if order.is_joint(s, a)]
     assert blocks
     for stage, mine in enumerate(order.actions):
-        for i, action in enumerate(mine):
+        for i in range(len(mine)):
             start = float(times.start_s[stage][i])
-            for other, needed in order.needs(stage, action):
-                at = order.actions[other].index(needed)
+            for number in order.needed[order.first[stage] + i]:
+                other = bisect_right(order.first, number) - 1
+                at = number - order.first[other]
+                needed = order.actions[other][at]
                 last = order.actions[other][at + 1] if order.is_joint(other, needed) and other != stage else needed
                 assert start >= ended[other, last] - 1e-9
 
@@ -204,5 +207,7 @@ def test_impossible_schedules_say_why(arguments: tuple[str, int, int], message: 
 
 def test_a_split_backward_answers_the_stage_before() -> None:
     order = build("zb_h1", 2, 2)
-    assert order.needs(0, Action("I", 0)) == [(0, Action("F", 0)), (1, Action("I", 0))]
+    mine, other = order.actions
+    forward, split = mine.index(Action("F", 0)), len(mine) + other.index(Action("I", 0))
+    assert order.needed[mine.index(Action("I", 0))] == [forward, split]
     assert np.all(np.array([len(route) for route in order.routes]) == 2)

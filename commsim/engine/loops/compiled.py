@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import caching, event
+from numba.core.runtime import rtsys
 
 _FOLDER = Path(__file__).parent
 _SOURCES = sorted([*_FOLDER.glob("*.py"), _FOLDER.parent / "program.py"])
@@ -76,9 +78,18 @@ def inlined(function: Callable[..., Any]) -> Any:
     return _jit(function, _PART)
 
 
+class _Kept(caching.FunctionCache):  # type: ignore[misc]  # numba has no types
+    """numba's cache, which loads all that a compilation may call (scipy too) before it looks for compiled code."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled function of a signature, None if there is none; compiled code calls nothing but the runtime."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
+
+
 def _jit(function: Callable[..., Any], options: dict[str, bool]) -> Any:
     function.__qualname__ = f"{function.__name__}_{_digest_beside(function.__code__.co_filename)}"
-    try:
-        return numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:  # numba: "no locator available", no folder can be written
-        return numba.njit(nogil=True, **options)(function)
+    made = numba.njit(nogil=True, **options)(function)
+    with suppress(RuntimeError):  # numba: "no locator available", no folder can be written
+        made._cache = _Kept(function)
+    return made

@@ -95,7 +95,7 @@ class CollectiveWork(CollectiveSpec, WorkItem):
             parameters=predictor.provenance,
             use=predictor.use,
             use_bytes=max(sizes, default=0),
-            bound=predictor.bound.words(max(sizes)) if rows and predictor.n_ranks > 1 else "",
+            bound=predictor.bound.words(max(sizes)) if site.notes and rows and predictor.n_ranks > 1 else "",
         )
         if setting.library.name == "none" and site.notes and rows:
             from commsim.scenario.ideal import ideal_note
