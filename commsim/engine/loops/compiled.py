@@ -84,7 +84,10 @@ class _Kept(caching.FunctionCache):  # type: ignore[misc]  # numba has no types
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function of a signature, None if there is none; compiled code calls nothing but the runtime."""
         rtsys.initialize(target_context)
-        return self._load_overload(sig, target_context)
+        try:
+            return self._load_overload(sig, target_context)
+        except AttributeError:  # another release of numba
+            return super().load_overload(sig, target_context)
 
 
 def _jit(function: Callable[..., Any], options: dict[str, bool]) -> Any:
