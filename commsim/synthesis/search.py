@@ -32,7 +32,7 @@ from commsim.topology.kinds import Float64
 
 MOST_ROWS = 6_000_000
 """Rows of a schedule at most: half a minute of simulation, and 1 GB as a table."""
-_MOST_PIECES = 1 << 14
+_MOST_PIECES = 1 << 15
 _ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
@@ -152,7 +152,7 @@ class TreeSearch:
         if self._packing is None:
             q = self.question
             level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
-            packing = packing_of(q, level)
+            packing = packing_of(q, level, self._short)
             packing.solve(budget_s=self.budget_s / 2)
             self._packing = packing, packing.level
         return self._packing
@@ -285,7 +285,7 @@ class TreeSearch:
         if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
-        for count in (near // 2, near * 2):
+        for count in (near * 2,) if near == max(tried) else (near // 2, near * 2):
             if 1 <= count <= most and not self._stop and self._in_time(2):
                 self._tried(forest, count)
 
