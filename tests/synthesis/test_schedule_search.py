@@ -68,6 +68,13 @@ def test_every_collective_of_a_machine(collective: str) -> None:
     check(laid_out(one.question, one.forest, 16).schedule)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [("hgx-h100-ndr400", 4), ("oci-a100", 4)])
+def test_trees_of_one_root_among_nodes_come_near_the_limit(machine: tuple[str, int]) -> None:
+    network = machine_network(load_preset(machine[0], nodes=machine[1]))
+    assert TreeSearch(Aim(network, "broadcast", 2**30, itemsize=4)).run().ratio < 1.01
+
+
 def test_small_sizes_take_short_ways() -> None:
     network = machine_network(load_preset("dgx-1v"))
     one = TreeSearch(Aim(network, "all_gather", 1024)).run()
