@@ -55,7 +55,7 @@ class Asked:
     in_network: Annotated[
         bool, typer.Option("--in-network", help="Switches that can may copy and add (NVLS, SHARP).")
     ] = False
-    budget: Annotated[float, typer.Option("--budget", min=0.1, help="Seconds to search for.")] = 60.0
+    budget: Annotated[float, typer.Option("--budget", min=0.1, help="Seconds of the processor to search for.")] = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +126,7 @@ def synthesize(
     size = _size(asked.nbytes) if asked.nbytes is not None else _SMALL if asked.aim == "latency" else _LARGE
     if out is not None and out.suffix.lower() == ".xml":
         _writable_for_msccl(out, place)
-    reason, beside_trees, began = "", None, time.monotonic()
+    reason, beside_trees, began = "", None, time.process_time()
     if place.topology is not None and place.n >= LEVELS_FROM and place.ranks is None and not asked.in_network:
         plan = plan_of_levels(place.topology, place.collective, size, asked.budget, json_output)
         if not isinstance(plan, str) and (plan.ratio <= GOOD or place.n > _MOST_RANKS):
@@ -141,7 +141,7 @@ def synthesize(
         raise InfeasibleError(f"found {place.n} ranks, expected at most {_MOST_RANKS} to look for trees{reason}")
     question = Aim(place.network, place.collective, size, asked.root, _itemsize(size, place.network.n))
     many = asked.nbytes is None and asked.aim == "both"
-    budget = max(asked.budget - (time.monotonic() - began), asked.budget / 3)  # what plans by levels have left
+    budget = max(asked.budget - (time.process_time() - began), asked.budget / 3)  # what plans by levels have left
     with terminal_bar(json_output) as bar:
         task = bar.add_task("looking for trees", total=None) if bar else None
 

@@ -68,12 +68,17 @@ class Aim:
         return [int(k) * self.itemsize for k in items]
 
 
-def packing_of(q: Aim, level: float) -> Packing:
-    """The program of a question; ``level``: what its limit makes the busiest edge carry."""
+def packing_of(q: Aim, level: float, small: bool = False) -> Packing:
+    """The program of a question; ``level``: what its limit makes the busiest edge carry.
+
+    ``small``: latencies matter, and one tree of a root may have to carry all, instead of many that are alike.
+    """
     n = q.network.n
     none, one = np.zeros(n), np.eye(n)[q.root]
     even = np.array(q.block_bytes(), np.float64) / q.size
-    symmetry = None if q.blocks or q.collective not in _ALIKE else symmetry_of(q.network)
+    root = q.root if q.collective in ROOTED else None
+    alike = q.collective in _ALIKE if root is None else not small and q.collective not in DIVIDED
+    symmetry = symmetry_of(q.network, root) if alike and not q.blocks else None
     if q.collective == "all_to_all":
         return PathPacking(q.network, np.full((n, n), 1 / n), level, symmetry)
     if q.collective == "send_recv":

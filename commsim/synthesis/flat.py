@@ -38,19 +38,19 @@ def flatten(
     """The forest of least seconds: those of the busiest edge, and ``weight`` times those to the farthest ends.
 
     ``hop_s`` (E,): seconds over each edge. With ``most`` (a level) only the ways count, at no more than this level.
-    ``until``: on the clock of `time.monotonic`, when no more trees are looked for.
+    ``until``: on the clock of `time.process_time`, when no more trees are looked for.
     """
     p, whole_s = packing, packing.byte_s * nbytes
     at = {"weight": whole_s} if most is None else {"weight": 1e-3 * whole_s, "most": most, "even": EVEN * whole_s}
     far: list[float] = []
-    if time.monotonic() < until or not p.y.size:
+    if time.process_time() < until or not p.y.size:
         _grow(p, hop_s, np.zeros(p.network.edges), weight)
     value = np.inf
     for _ in range(_ROUNDS):
         far += [tree.farthest_s(hop_s) + float(hop_s[tree.edges].sum()) / p.network.n for tree in p.trees[len(far) :]]
         cost = weight * np.array(far)
         price = p.program(cost, **at, until=until)
-        if time.monotonic() > until:
+        if time.process_time() > until:
             break
         now = float(cost @ p.y) + (whole_s * p.level if most is None else 0.0)
         if (most is None and now > value * (1 - 1e-3)) or not _grow(p, hop_s, price, weight):

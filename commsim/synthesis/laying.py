@@ -20,6 +20,10 @@ from commsim.topology.kinds import Bool, Float64, Int64
 
 SYNTHESIZED = "synthesized"
 """The algorithm that a schedule of trees names."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it lie evenly between whole numbers, however many there are (Knuth 1973, section 6.4)."""
+_WAITING = 2.0
+"""Pieces that a busy link sends from when a piece comes to it until that piece has left: one before it, and itself."""
 _STEPS_A_TURN = 4
 """Steps in which a piece follows the one before it."""
 _STEPS_A_WAY = 64
@@ -104,10 +108,11 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     nbytes = int(pieces.nbytes.sum())
     whole_s = forest.seconds_per_byte * nbytes
     slow = 1.0 / (forest.network.capacity * float(forest.network.unit))
-    hop_s = forest.network.latency + slow * float(np.median(pieces.nbytes))
+    hop_s = forest.network.latency + _WAITING * slow * float(np.median(pieces.nbytes))
     ways: dict[tuple[int, ...], int] = {}
     turns = np.bincount(pieces.tree, minlength=len(forest.roots))
-    due_s = pieces.turn / turns[pieces.tree] * whole_s
+    later = _phases(forest.roots) * (1.0 / np.maximum(turns, 1) - 1.0 / turns.max())
+    due_s = (pieces.turn / turns[pieces.tree] + later[pieces.tree]) * whole_s
     zero = np.zeros(len(forest.roots))
     out = _branches(forest.out, ways, hop_s, zero) if forest.out else None
     then_s = np.array([tree.farthest_s(hop_s) for tree in forest.out]) if forest.out and not forest.apart else zero
@@ -144,6 +149,15 @@ def lay(forest: Forest, pieces: Pieces, collective: str, root: int = 0, name: st
     columns["step"] = _rising(step, sides, edges)
     pairs = np.concatenate([np.stack(pair, axis=1) for pair in edges])
     return _schedule(forest, pieces, (collective, name, root), columns, pairs, tuple(ways))
+
+
+def _phases(roots: list[int]) -> Float64:
+    """When the first piece of each tree is due, as a part of its turn: those of a root do not all begin at once."""
+    number, count = list[int](), dict[int, int]()
+    for root in roots:
+        number.append(count.setdefault(root, 0))
+        count[root] += 1
+    return np.array(number) * _GOLDEN % 1.0
 
 
 def _turned(into: _PieceRows, out: _PieceRows, held: Bool, chunks: int) -> tuple[Int64, Int64]:

@@ -169,14 +169,14 @@ class Packing:
     def weigh(self, until: float = np.inf) -> None:
         """Multiplicative weights: every round prices edges by what the rounds before have laid on them.
 
-        ``until``: on the clock of `time.monotonic`, when no more rounds begin.
+        ``until``: on the clock of `time.process_time`, when no more rounds begin.
         """
         load = np.zeros(self.rate.size)
         price = 1.0 / self.rate
         rounds = max(_ROUNDS, _TREES // self.roots)
         for k in range(rounds):
             self.price(price[self.edge_class], load)
-            if time.monotonic() > until:
+            if time.process_time() > until:
                 return
             used = load / self.rate
             price = np.exp(_STEEPNESS * (1 + k / _ROUNDS) * (used / used.max() - 1.0)) / self.rate
@@ -204,7 +204,7 @@ class Packing:
 
         It minimises ``weight`` * L, and ``cost`` (trees,) of shares beside it, at a level of ``most`` at the utmost.
         ``even``: what an edge costs more for each part of that level by which it is above some thresholds, so that
-        edges that need not be full are not. ``until``: on the clock of `time.monotonic`, when the shares before are
+        edges that need not be full are not. ``until``: on the clock of `time.process_time`, when the shares before are
         kept instead, if there are any; then no price is known.
         """
         from scipy.optimize import linprog
@@ -237,7 +237,7 @@ class Packing:
         bounds[level, 1] = np.inf if most is None else most
         objective /= objective.max()  # seconds would drown in the solver's tolerance of 1e-7
         limits = np.concatenate(right)
-        left = {"time_limit": max(until - time.monotonic(), _LEAST_S)} if np.isfinite(until) and self.y.size else {}
+        left = {"time_limit": max(until - time.process_time(), _LEAST_S)} if np.isfinite(until) and self.y.size else {}
         answer = linprog(objective, upper, limits, equal, need, bounds, method="highs", options=left)
         if answer.status == _TIME_UP and left:  # the shares before hold still
             self.y = np.concatenate([self.y, np.zeros(count - self.y.size)])
@@ -274,7 +274,7 @@ class Packing:
         self, gap: float = GAP, budget_s: float = np.inf, track: Callable[[float, float], None] | None = None
     ) -> None:
         """Adds trees until the level is within ``gap`` of the bound, no tree is missing, or time is up."""
-        started = time.monotonic()
+        started = time.process_time()
         self.weigh(started + budget_s / 2)
         best: Float64 | None = None
         idle, least = 0, np.inf
@@ -282,7 +282,7 @@ class Packing:
             price = self.program()
             if track is not None:
                 track(self.level, self.bound)
-            if self.level <= self.bound * (1 + gap) or time.monotonic() - started > budget_s:
+            if self.level <= self.bound * (1 + gap) or time.process_time() - started > budget_s:
                 return
             idle, least = (0, self.level) if self.level < least * (1 - _PROGRESS) else (idle + 1, least)
             if self.sure:

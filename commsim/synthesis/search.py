@@ -32,7 +32,7 @@ from commsim.topology.kinds import Float64
 
 MOST_ROWS = 6_000_000
 """Rows of a schedule at most: half a minute of simulation, and 1 GB as a table."""
-_MOST_PIECES = 1 << 14
+_MOST_PIECES = 1 << 15
 _ENOUGH = 4e-3
 """Share above the limit below which nothing better is looked for."""
 _GAIN = 2e-4
@@ -121,7 +121,7 @@ class TreeSearch:
     def __init__(self, question: Aim, budget_s: float = 60.0, other: TreeSearch | None = None) -> None:
         """``other``: a search for another size of the same, whose limit and trees are taken."""
         self.question, self.budget_s = question, budget_s
-        self.started = time.monotonic()
+        self.started = time.process_time()
         q = question
         self._packing: tuple[Packing, float] | None = None
         if other is None:
@@ -137,7 +137,7 @@ class TreeSearch:
     @property
     def over(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() - self.started > self.budget_s
+        return time.process_time() - self.started > self.budget_s
 
     @property
     def good(self) -> bool:
@@ -152,7 +152,7 @@ class TreeSearch:
         if self._packing is None:
             q = self.question
             level = float(self.limit.per_byte_s) * float(q.network.capacity.max()) * float(q.network.unit)
-            packing = packing_of(q, level)
+            packing = packing_of(q, level, self._short)
             packing.solve(budget_s=self.budget_s / 2)
             self._packing = packing, packing.level
         return self._packing
@@ -197,9 +197,9 @@ class TreeSearch:
         best, small = self.best, q.size <= MOST_BYTES and q.network.n <= MOST_RANKS and self._short
         if best is None or self.good or not small or q.blocks or self.even:
             return
-        until = max(time.monotonic() + _KNOWN_S, self.started + self.budget_s)
+        until = max(time.process_time() + _KNOWN_S, self.started + self.budget_s)
         for laid in known_schedules(q.network, q.collective, q.size, q.root, q.itemsize):
-            if best.ratio <= 1 + _ENOUGH or time.monotonic() > until:
+            if best.ratio <= 1 + _ENOUGH or time.process_time() > until:
                 return
             seconds = seconds_of(laid, q.network)
             if seconds < best.seconds * (1 - _GAIN):
@@ -285,7 +285,7 @@ class TreeSearch:
         if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
-        for count in (near // 2, near * 2):
+        for count in (near * 2,) if near == max(tried) else (near // 2, near * 2):
             if 1 <= count <= most and not self._stop and self._in_time(2):
                 self._tried(forest, count)
 
@@ -295,12 +295,12 @@ class TreeSearch:
 
     def _in_time(self, times: int) -> bool:
         """Whether what takes so many times as long as the last trial would end within the budget."""
-        return time.monotonic() + times * self._trial_s < self._until
+        return time.process_time() + times * self._trial_s < self._until
 
     def _tried(self, forest: Forest, count: int) -> float:
-        begun = time.monotonic()
+        begun = time.process_time()
         one = self._with(forest, count)
-        self._trial_s = time.monotonic() - begun
+        self._trial_s = time.process_time() - begun
         self._row_s = self._trial_s / max(1, one.laid.schedule.rows)
         if self.best is None or one.seconds < self.best.seconds * (1 - _GAIN):
             self.best = one

@@ -3,9 +3,9 @@
 Ranks are numbered by digits: nodes, and parts of a node inside each other (boards of two GPUs, say). Of each digit one
 move is tried: every value to the next one, round. What is a move of the ranks alone need not be one of the machine: a
 rank may have a NIC that the next has not. So the vertices that a move of the ranks asks for are derived by refinement
-of colours, and every link is compared. The moves that hold commute, and all they make together is the group. None of
-them leaves a rank where it is, so every rank has as many trees as the first; with one root there is nothing to gain, as
-each of its trees would be cut into its images, and a pipeline wants few trees.
+of colours, and every link is compared. The moves that hold commute, and all they make together is the group. Without
+a root none of them leaves a rank where it is, so every rank has as many trees as the first. Moves that keep a root turn
+what is beside its part of every node, and the nodes beside its own; each of its trees is cut into their images.
 """
 
 from __future__ import annotations
@@ -91,23 +91,23 @@ class Symmetry:
         return Tree(int(end[tree.root]), tuple(branches), tree.into)
 
 
-def symmetry_of(network: FlowNetwork) -> Symmetry | None:
-    """The largest group of moves that is tried; None where nothing can be moved."""
+def symmetry_of(network: FlowNetwork, root: int | None = None) -> Symmetry | None:
+    """The largest group of moves that is tried, of those that keep the root if there is one; None if nothing moves."""
     refined = _Refined(network)
     m, G = _shape(network)
     rank = np.arange(network.n)
     vertex, edge = np.arange(network.vertices)[None, :], np.arange(network.edges)[None, :]
     for size, stride in ((G, 1), (m, G)):
         best: list[tuple[int, Int64, Int64]] = []
-        for digits in sorted(_factors(size, _DIGITS), key=len):
+        for tried in _moves(rank, size, stride) if root is None else _around(rank, root, size, stride):
             moves = [
                 (order, *held)
-                for order, moved in _moves(rank, digits, stride)
+                for order, moved in tried
                 if (held := refined.extended(moved, order) or refined.extended(moved)) is not None
             ]
             if _order(moves) > _order(best):
                 best = moves
-            if len(best) == len(digits):
+            if len(best) == len(tried):
                 break
         for order, one_vertex, one_edge in best:
             if order * vertex.shape[0] > MOST_MOVES:
@@ -146,12 +146,25 @@ def _factors(size: int, most: int) -> Iterator[tuple[int, ...]]:
                 yield from ((first, *rest) for rest in _factors(size // first, most - 1))
 
 
-def _moves(rank: Int64, digits: tuple[int, ...], stride: int) -> Iterator[tuple[int, Int64]]:
-    """Of each digit, the lowest first: after how many times all is as before, and where ranks go."""
-    for d in digits:
-        value = rank // stride % d
-        yield d, rank + stride * ((value + 1) % d - value)
-        stride *= d
+def _moves(rank: Int64, size: int, stride: int) -> Iterator[list[tuple[int, Int64]]]:
+    """Of each way to number, few digits first, of each digit: after how many times all is as before, where ranks go."""
+    for digits in sorted(_factors(size, _DIGITS), key=len):
+        moves, step = [], stride
+        for d in digits:
+            value = rank // step % d
+            moves.append((d, rank + step * ((value + 1) % d - value)))
+            step *= d
+        yield moves
+
+
+def _around(rank: Int64, root: int, size: int, stride: int) -> Iterator[list[tuple[int, Int64]]]:
+    """What turns round all parts but that of the root, the smallest parts first, as `_moves` has it."""
+    for part in (part for part in range(1, size // 3 + 1) if size % part == 0):
+        d, step = size // part, stride * part
+        value, own = rank // step % d, root // step % d
+        beside = (value - own) % d
+        turned = np.where(beside > 0, beside % (d - 1) + 1, 0)
+        yield [(d - 1, rank + step * ((turned + own) % d - value))]
 
 
 class _Refined:

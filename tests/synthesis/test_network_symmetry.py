@@ -74,9 +74,32 @@ def test_spines_are_turned_as_their_leaves_are() -> None:
 @settings(max_examples=60, deadline=None)
 @given(networks(6))
 def test_moves_of_any_network_are_moves(network: FlowNetwork) -> None:
-    symmetry = symmetry_of(network)
-    if symmetry is not None:
-        held(network, symmetry)
+    for root in (None, network.n - 1):
+        symmetry = symmetry_of(network, root)
+        if symmetry is not None:
+            held(network, symmetry)
+            if root is not None:
+                assert symmetry.first[root] == root
+                assert (symmetry.vertex[:, network.ranks[root]] == network.ranks[root]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "root", "moves"),
+    [("hgx-h100", 1, 5, 7), ("hgx-h100-ndr400", 4, 9, 3), ("gb200-nvl72", 2, 0, 17)],
+)
+def test_what_is_alike_to_a_root_need_not_be_counted_twice(name: str, nodes: int, root: int, moves: int) -> None:
+    network = machine_network(load_preset(name, nodes=nodes))
+    symmetry = symmetry_of(network, root)
+    assert symmetry is not None
+    assert symmetry.moves == moves
+    held(network, symmetry)
+    folded = Packing(network, Demand(np.eye(network.n)[root], np.zeros(network.n)), symmetry=symmetry)
+    folded.solve(gap=1e-3)
+    level = float(limit_of(network, "broadcast", root=root, latency=False).per_byte_s) / folded.byte_s
+    assert level * (1 - 1e-9) <= folded.level <= level * (1 + 1e-3)
+    forest = folded.moved(forest_of(folded))
+    assert set(forest.roots) == {root}
+    assert forest.seconds_per_byte == pytest.approx(folded.level * folded.byte_s, rel=1e-5)
 
 
 def test_a_link_at_half_is_like_no_other() -> None:

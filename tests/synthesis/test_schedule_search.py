@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from flow_networks import networks
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from commsim.collectives.check import check
 from commsim.collectives.schedule import Op
+from commsim.engine.program import Program, pointers
 from commsim.engine.simulate import simulate
 from commsim.errors import ScheduleError
 from commsim.synthesis.aim import COLLECTIVES, Aim
@@ -65,6 +68,13 @@ def test_every_collective_of_a_machine(collective: str) -> None:
     check(laid_out(one.question, one.forest, 16).schedule)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [("hgx-h100-ndr400", 4), ("oci-a100", 4)])
+def test_trees_of_one_root_among_nodes_come_near_the_limit(machine: tuple[str, int]) -> None:
+    network = machine_network(load_preset(machine[0], nodes=machine[1]))
+    assert TreeSearch(Aim(network, "broadcast", 2**30, itemsize=4)).run().ratio < 1.01
+
+
 def test_small_sizes_take_short_ways() -> None:
     network = machine_network(load_preset("dgx-1v"))
     one = TreeSearch(Aim(network, "all_gather", 1024)).run()
@@ -106,6 +116,48 @@ def test_without_contention_the_order_of_steps_is_that_of_the_event_engine() -> 
     one = TreeSearch(Aim(PAIR, "broadcast", 10**5)).run()
     program = program_of(one.laid, PAIR)
     assert run_in_steps(program)[1].max() == pytest.approx(simulate(program).makespan_s)
+
+
+def over(ways: list[list[int]], nbytes: list[int], rates: list[float], latency: list[float]) -> Program:
+    """Rows that wait for none, each on its way over some links."""
+    rows = len(ways)
+    return Program(
+        nbytes=np.array(nbytes),
+        route=np.arange(rows, dtype=np.int32),
+        delay_s=np.zeros(rows),
+        succ_ptr=np.zeros(rows + 1, np.int64),
+        succ_idx=np.zeros(0, np.int32),
+        route_ptr=pointers([len(way) for way in ways]),
+        route_link=np.array([link for way in ways for link in way], np.int32),
+        link_bandwidth=np.array(rates),
+        link_latency=np.array(latency),
+    )
+
+
+def test_a_slow_link_does_not_hold_the_fast_one_behind_it() -> None:
+    start, end = run_in_steps(over([[0, 2], [1, 2], [1, 2], [1, 2]], [8] * 4, [1.0, 4.0, 4.0], [0.0] * 3))
+    assert start.tolist() == [0, 0, 2, 4]
+    assert end.tolist() == [8, 2, 4, 6]  # a link held for what comes slowly would send the others from 8 on
+
+
+@given(st.data())
+def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
+    rates = data.draw(st.lists(st.sampled_from([1.0, 3.0, 4.0, 10.0]), min_size=4, max_size=4))
+    latency = data.draw(st.lists(st.sampled_from([0.0, 0.5]), min_size=4, max_size=4))
+    way = st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True)
+    ways = data.draw(st.lists(way, min_size=1, max_size=12))
+    nbytes = data.draw(st.lists(st.integers(1, 20), min_size=len(ways), max_size=len(ways)))
+    start, end = run_in_steps(over(ways, nbytes, rates, latency))
+    for i, own in enumerate(ways):
+        alone = nbytes[i] / min(rates[link] for link in own) + sum(latency[link] for link in own)
+        assert end[i] >= start[i] + alone * (1 - 1e-12)
+    for link in range(4):
+        begin = sorted((start[i], nbytes[i]) for i, own in enumerate(ways) if own[0] == link)
+        for (now, sent), (after, _) in pairwise(begin):
+            assert after - now >= sent / rates[link] * (1 - 1e-9)
+        stop = sorted((end[i], nbytes[i]) for i, own in enumerate(ways) if own[-1] == link)
+        for (now, _), (after, sent) in pairwise(stop):
+            assert after - now >= sent / rates[link] * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
