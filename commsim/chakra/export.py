@@ -8,8 +8,10 @@ gradient norm, for which every update waits.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -120,11 +122,13 @@ class _Stage:
     def _received(self, at: int, label: str) -> list[int]:
         """The messages that the action at a position waits for; without sequence parallelism tp gathers each."""
         order, step = self.program.order, self.program.step
-        nbytes = message_bytes(step)
+        nbytes, first = message_bytes(step), order.first[self.stage] + at
         arrived = []
-        for other, needed in (need for one in order.block(self.stage, at) for need in order.needs(self.stage, one)):
+        for number in chain.from_iterable(order.needed[first : first + len(order.block(self.stage, at))]):
+            other = bisect_right(order.first, number) - 1
             if other == self.stage:
                 continue
+            needed = order.actions[other][number - order.first[other]]
             last = self._add(
                 f"receive for {label}", "recv", (), nbytes=round(nbytes), peer=other, tag=self._tag(needed)
             )
