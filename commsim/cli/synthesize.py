@@ -156,8 +156,11 @@ def synthesize(
             search = TreeSearch(question, budget)
             schedules = [search.run(told)]
             cut_short = search.interrupted
+    spent = time.process_time() - began > asked.budget
     if cut_short:
         typer.echo("warning: interrupted: the best so far", err=True)
+    elif spent:
+        typer.echo(f"note: the search ended with its budget of {asked.budget:g} s: more may come nearer", err=True)
     better = beside_trees is not None and not many and beside_trees.seconds < schedules[0].seconds
     if better and beside_trees is not None and place.topology is not None:
         show_plan(beside_trees, place.topology, out, json_output)
@@ -168,7 +171,7 @@ def synthesize(
     beside = [_beside(one, place) for one in schedules]
     best, its = schedules[-1], beside[-1]
     if json_output:
-        document = {"topology": place.network.name} | to_dict(best, its) | {"proven": True}
+        document = {"topology": place.network.name} | to_dict(best, its) | {"proven": True, "budget_spent": spent}
         if many:
             document["front"] = [to_dict(one, other) for one, other in zip(schedules, beside, strict=True)]
         print_json(document)

@@ -53,8 +53,11 @@ _FIRST, _PHASE = 0.4, 0.2
 """Of the budget: when the first forest is no longer cut into more pieces, and what each phase has."""
 _SAME = 1e-6
 """Share within which limits are the same, one of which a linear program says."""
-_LAST = 0.3
-"""Of the budget, what the one trial of a forest may take for which the time is up."""
+_LAST, _LEAST_ROWS = 0.3, 100_000
+"""Of the budget, what the last trial of a forest may take for which the time is up, and its rows however little that
+is: some tenths of a second."""
+_ROW_S = 5e-6
+"""Seconds of a row, until one was tried."""
 _FINEST = 2.5e-4
 """Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16
@@ -131,7 +134,7 @@ class TreeSearch:
         self.best: Synthesis | None = None
         self.even = self.interrupted = False
         self.most_pieces = _MOST_PIECES
-        self._trial_s = self._row_s = 0.0
+        self._trial_s, self._row_s = 0.0, _ROW_S
         self._until = self.started + budget_s * _FIRST
 
     @property
@@ -273,15 +276,19 @@ class TreeSearch:
         counts = [1]
         while counts[-1] * 4 <= most:
             counts.append(counts[-1] * 4)
-        if self.over:  # large networks: the pieces that are most likely right, and no others
-            rows = _LAST * self.budget_s / self._row_s if self._row_s else MOST_ROWS
-            self._tried(forest, max(n for n in counts if n == 1 or n * rows_per_piece(forest, q.collective) <= rows))
-            return
         tried: dict[int, float] = {}
-        for count in counts:
+        for count in [] if self.over else counts:
             tried[count] = self._tried(forest, count)
             if self.good or not self._in_time(4):  # the next has four times as many rows
                 break
+        if self.good:
+            return
+        last = max(tried, default=0)
+        if last < counts[-1] and tried.get(last, 0.0) == min(tried.values(), default=0.0):  # time is up before the turn
+            rows = max(_LEAST_ROWS, _LAST * self.budget_s / self._row_s)
+            likely = max(n for n in counts if n == 1 or n * rows_per_piece(forest, q.collective) <= rows)
+            if likely > last:
+                tried[likely] = self._tried(forest, likely)
         if self._stop:
             return
         near = min(tried, key=lambda count: tried[count])
