@@ -117,7 +117,7 @@ def _median(errors: Mapping[str, float]) -> float:
 def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> TrainingCalibration:
     """The parameters that measured rows of one machine and software stack suggest; one row is enough.
 
-    CalibrationError without any row that can be predicted.
+    CalibrationError without any row that can be predicted, and where unlike rows have one id.
     """
     known = [(row.id, row.step, row.measured_s) for row in rows if row.step and row.measured_s]
     names = [name for name, _, _ in known]
@@ -126,6 +126,8 @@ def calibrate_from_rows(rows: Sequence[TrainingRow], values: Values) -> Training
     known, dropped = _plausible(known, values)
     left_out |= dropped
     names = [name for name, _, _ in known]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise CalibrationError(f"found several steps of the id {', '.join(map(repr, twice[:3]))}, expected one")
     if not known:
         reasons = "; ".join(f"{k}: {v}" for k, v in list(left_out.items())[:3])
         raise CalibrationError(f"no row can be used: {reasons or 'there is none'}")

@@ -371,6 +371,8 @@ class RowReader:
         if rate := self.measured("tflops_per_gpu"):
             return self.flops_per_token(step) * per_rank / (rate * 1e12)
         if share := self.measured("mfu_pct"):
+            if share > 100:
+                raise ScenarioError(f"found mfu_pct {share:g}, expected at most 100")
             model_flops = self.flops_per_token(step, of_peak=True)
             return model_flops * per_rank / (share / 100 * step.accelerator.half_peak)
         return None

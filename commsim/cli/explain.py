@@ -46,6 +46,7 @@ def explain(
 ) -> None:
     """Say in plain sentences what bounds a run, and what each single change would give: every one is simulated."""
     del memory
+    from commsim.document.overrides import overridden
     from commsim.report.explain import text, to_dict
     from commsim.scenario.arguments import sizes as sizes_of
     from commsim.scenario.load import load_scenarios
@@ -65,6 +66,9 @@ def explain(
         named = str(path) if Path(result).exists() else result
         command = shlex.join(["commsim", "run", named, *(overrides or [])])
         asked, saved = load_scenarios(path, overrides or []), path.parent / "result.json"
+        at = [i for i, work in enumerate(asked[0].workload) if isinstance(work, CollectiveWork)]
+        if size and len(at) == 1:
+            command = overridden(command, shlex.quote(f"workload.{at[0]}.sizes=[{', '.join(size)}]"))
     cache = Cache()
     ready = [prepare(one, cache) for one in asked]
     documents = []

@@ -59,7 +59,7 @@ def dumps_of(paths: Sequence[Path], progress: Callable[[int], None] = lambda cou
         raise fault(paths[0], f"found {len(others)} files in folders, expected among them {KINDS}")
     if others:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        dumps[0] = replace(dumps[0], notes=(*dumps[0].notes, f"{len(others)} files in folders are no dumps: {shown}"))
+        dumps[0] = replace(dumps[0], notes=(*dumps[0].notes, f"no dumps among the files: {len(others)}, {shown}"))
     return dumps
 
 

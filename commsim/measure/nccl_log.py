@@ -89,7 +89,8 @@ def read_log(stream: TextIO, path: Path) -> list[LogTable]:
         table.conditions = run.network() | table.conditions
     if not any(row.size > 0 for table in tables for row in table.rows):
         lines = sum(table.skipped_lines for table in tables)
-        why = f"; {lines} lines that look like rows do not agree with it" if lines else ""
+        like = "1 line that looks like a row does" if lines == 1 else f"{lines} lines that look like rows do"
+        why = f"; {like} not agree with it" if lines else ""
         tables[0].skipped_lines = lines
         reason = f" (the log says: {failure})" if failure else ""
         raise NoRows(path, tables[0], f"a table without rows: the run ended before its first result{why}{reason}")

@@ -108,3 +108,20 @@ def test_steps_of_another_gpu_are_refused_and_of_a_like_one_told(folder: Path) -
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0
     assert "warning: steps of A100-SXM4-40GB calibrate a scenario of A100" in result.stderr
+
+
+def test_unlike_steps_of_one_id_are_refused(folder: Path) -> None:
+    head, first, _ = ROWS.splitlines()
+    (folder / "steps.csv").write_text("\n".join([head, first, first.replace(",1.9", ",2.4")]) + "\n")
+    files = [str(folder / name) for name in ("scenario.yaml", "steps.csv")]
+    result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml")])
+    assert isinstance(result.exception, CalibrationError)
+    assert "found several steps of the id 'mine-1'" in str(result.exception)
+
+
+def test_more_than_all_of_the_peak_is_no_measurement(folder: Path) -> None:
+    (folder / "steps.csv").write_text(ROWS.replace("iteration_time_s", "mfu_pct").replace(",1.9\n", ",140\n", 1))
+    files = [str(folder / name) for name in ("scenario.yaml", "steps.csv")]
+    result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml")])
+    assert isinstance(result.exception, CalibrationError)
+    assert "found mfu_pct 140, expected at most 100" in str(result.exception)

@@ -239,7 +239,7 @@ def test_other_files_in_a_folder(tmp_path: Path) -> None:
     dump_forms.write_flight(tmp_path, JOB)
     dumps = dumps_of([tmp_path])
     assert [dump.ranks for dump in dumps] == [(0,), (1,)]
-    assert dumps[0].notes == ("1 files in folders are no dumps: README",)
+    assert dumps[0].notes == ("no dumps among the files: 1, README",)
     with pytest.raises(LogFormatError, match="begins with 'hello'"):
         dumps_of([tmp_path / "README", tmp_path])
 
