@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commsim.bounds import crossing_bytes, latency_s
-from commsim.collectives.semantics import CHAINED
 from commsim.errors import ScenarioError
-from commsim.nccl import timing
 from commsim.nccl.channels import Call, Split, nvls_channels, split
 from commsim.nccl.communicator import communicator
 from commsim.nccl.environment import ALGORITHM_NAMES, POINT_TO_POINT, Allowed, over_sockets, whole
 from commsim.nccl.job_notes import TUNER_PLUGIN, job_notes
-from commsim.nccl.lower import lower_ring, misaligned
+from commsim.nccl.kernel_time import BusyTime, kernel_time
+from commsim.nccl.lower import misaligned
 from commsim.nccl.machine import Machine, nic_efficiency
 from commsim.nccl.messages import spread_s
 from commsim.nccl.nodes import nodes_of
@@ -42,15 +40,6 @@ if TYPE_CHECKING:
     from commsim.nccl.tree import TreeTimer
 
 _OVERLAP_ORDER = 6.0
-
-_CLOSED = {
-    "nvls": "nvls",
-    "nvls_tree": "nvls",
-    "pat": "pat",
-    "collnet_direct": "collnet",
-    "collnet_chain": "collnet",
-}
-"""Algorithms with a closed form of their own: X_time of `commsim.nccl.X`, imported when it is asked for."""
 
 NCCL_TESTS_ITERATIONS = 20
 """Calls that nccl-tests times together unless told otherwise (-n)."""
@@ -92,15 +81,6 @@ class Prediction:
     limit: str = ""
     busy_s: float = 0.0
     place: str = ""  # what of the machine is slower than the rest, where that is what limits
-
-
-class _Kernel(NamedTuple):
-    """Seconds of a kernel, those of them in which its busiest part is busy, that part, and the engine level."""
-
-    seconds: float
-    busy: float
-    limit: str
-    level: str = "closed_form"
 
 
 class Predictor:
@@ -256,7 +236,7 @@ class Predictor:
             self._warn(f"{collective} by copy engines: no published times hold what is predicted of them")
         far = self.nodes.at_farthest(1).kinds if self.system.nodes > 1 else self.nodes.kinds[:1]
         call = WindowCall(self.system, self.machine, far, own, collective, nbytes, self.version, self.options.env)
-        kernel = _Kernel(*(call.simulated() if self.options.engine == "event" else call.time()))
+        kernel = BusyTime(*(call.simulated() if self.options.engine == "event" else call.time()))
         if self.system.nodes > 1:
             kernel = self._across(collective, nbytes, kernel)
         launch = call.launches * self._launch()
@@ -268,7 +248,7 @@ class Predictor:
             return replace(self._tuned("all_to_all", round(nbytes / self.system.ranks)), nbytes=nbytes)
         if self.system.ranks == 1:
             copy = nbytes / self.parameters.copy_rate  # out of place; NCCL does nothing in place
-            return self._joined(collective, nbytes, _Kernel(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
+            return self._joined(collective, nbytes, BusyTime(copy, copy, "GPU memory"), self._launch(), "copy", "-", 0)
         if collective in POINT_TO_POINT:
             return self._point_to_point(collective, nbytes)
         algorithm, name = self.choose(collective, nbytes)
@@ -279,7 +259,9 @@ class Predictor:
             self._warn(
                 f"{collective}: sizes of which a rank has no multiple of 16 B are moved element by element, slowly"
             )
-        kernel = self._chain(call)
+        o = self.options
+        in_a_row = None if o.mode == "single" else o.iterations or inf
+        kernel = kernel_time(self.nodes, call, o.engine, in_a_row, o.launch == "one_process", lambda: self.tree)
         channels = call.split.channels
         kernel = self._across(collective, nbytes, kernel, self.nodes.unlike(channels) if algorithm == "ring" else 1.0)
         if algorithm.startswith("nvls"):  # never takes channels away, so that its latency holds them all
@@ -301,9 +283,16 @@ class Predictor:
         return Call(collective, nbytes, algorithm, protocol, parts, buffer, exact, self.version, registered=own)
 
     def _joined(
-        self, collective: str, nbytes: int, kernel: _Kernel, launch: float, algorithm: str, protocol: str, channels: int
+        self,
+        collective: str,
+        nbytes: int,
+        kernel: BusyTime,
+        launch: float,
+        algorithm: str,
+        protocol: str,
+        channels: int,
     ) -> Prediction:
-        """Kernel and launch together, by the mode of the job."""
+        """BusyTime and launch together, by the mode of the job."""
         seconds, busy, limit, level = kernel
         nodes = self.nodes
         if seconds < nodes.longest_s:  # else no way takes as long
@@ -342,12 +331,12 @@ class Predictor:
         if self.options.engine not in ("auto", "closed_form"):
             raise ScenarioError(f"engine {self.options.engine} cannot time {collective}; expected auto or closed_form")
         got = self._peers.time(self.nodes, collective, nbytes, exact=self.options.exact)
-        kernel = self._across(collective, nbytes, _Kernel(got.seconds, got.busy, got.limit))
+        kernel = self._across(collective, nbytes, BusyTime(got.seconds, got.busy, got.limit))
         launch = self._launch(grouped=collective != "send_recv")  # which is one task per GPU and no group of many
         out = self._joined(collective, nbytes, kernel, launch, "send_recv", "Simple", got.channels)
         return replace(out, place=got.place) if got.place else out
 
-    def _across(self, collective: str, nbytes: int, kernel: _Kernel, unlike: float = 1.0) -> _Kernel:
+    def _across(self, collective: str, nbytes: int, kernel: BusyTime, unlike: float = 1.0) -> BusyTime:
         """The kernel where all must pass the machine's cut, in place of what hops take, the quickest `unlike` of it."""
         machine, parameters = self.machine, self.parameters
         if machine.cut == inf:
@@ -389,43 +378,3 @@ class Predictor:
         # A slot holds at least what the threads of a block move at once.
         least = STEPS * PROTOCOLS["Simple"].grain_bytes
         return max(least, whole(self.options.env, "NCCL_BUFFSIZE") or DEFAULT_BUFFER_BYTES)
-
-    def _chain(self, call: Call) -> _Kernel:
-        """The time of the fullest channel."""
-        engine, nodes = self.options.engine, self.nodes
-        closed = _CLOSED.get(call.algorithm)
-        if call.algorithm == "nvls" and self.system.nodes > 1:
-            closed = "collnet"  # of several nodes it reduces in the network
-        if closed is not None or call.collective in CHAINED:
-            if engine not in ("auto", "closed_form"):
-                raise ScenarioError(
-                    f"engine {engine} cannot time {call.collective} by {ALGORITHM_NAMES[call.algorithm]}; "
-                    "expected auto or closed_form"
-                )
-            if closed is None:
-                from commsim.nccl.chain import shown_time
-
-                o = self.options
-                in_a_row = None if o.mode == "single" else o.iterations or inf
-                return _Kernel(*shown_time(nodes, call, in_a_row, one_process=o.launch == "one_process"))
-            timed = getattr(import_module(f"commsim.nccl.{closed}"), f"{closed}_time")
-            tree = (nodes.tree_rate(call.split.channels),) if call.algorithm == "nvls_tree" else ()
-            far = nodes.at_farthest(call.split.channels).kinds
-            return _Kernel(*max(timed(self.system, self.machine, kind.parameters, call, *tree) for kind in far))
-        if call.algorithm == "tree":
-            if engine in ("closed_form", "wavefront"):
-                raise ScenarioError(f"engine {engine} cannot time NCCL's tree; expected auto or event")
-            return _Kernel(*self.tree.time(nodes.at_farthest(call.split.channels), call))
-        plan = lower_ring(nodes, call)
-        if engine == "event":
-            from commsim.nccl.ring_event import time_ring
-
-            return _Kernel(*time_ring(plan), plan.limit, "event")
-        uniform = timing.is_uniform(plan)
-        if engine == "closed_form" and not uniform:
-            raise ScenarioError(
-                "engine closed_form needs a ring whose hops are all alike (one node); expected auto, wavefront or event"
-            )
-        if uniform and engine != "wavefront":
-            return _Kernel(*timing.ring_closed_form(plan), plan.limit)
-        return _Kernel(*timing.ring_wavefront(plan), plan.limit, "wavefront")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from machines import machine
 
 from commsim.errors import TopologyError
-from commsim.topology.flow import maximum_flow
+from commsim.topology.bisection import maximum_flow
 from commsim.topology.graph import Topology
 from commsim.topology.kinds import LinkKind
 from commsim.topology.presets import load_preset
