@@ -89,11 +89,11 @@ class TrainingCalibration:
     left_out: Mapping[str, str]  # rows that cannot be used, with the reason
     moved: Mapping[str, float]  # value over shipped, of parameters that moved by half a percent or more
 
-    def text(self) -> str:
-        """The file that `commsim.training.parameters.read_values` reads."""
+    def text(self, generation: str = "") -> str:
+        """The file that `commsim.training.parameters.read_values` reads; its steps are of a generation of GPU."""
         n = len(self.before)
         title = f"Calibrated with {n} measured step{'s' if n != 1 else ''}: {', '.join(list(self.before)[:8])}"
-        return values_text(self.values, f"{title}\n{self.verdict()}")
+        return values_text(self.values, f"{title}\n{self.verdict()}", generation)
 
     def verdict(self) -> str:
         """A sentence on the error that is left, of rows left out where there are several."""

@@ -172,7 +172,7 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
         say(f"warning: steps of {', '.join(boards)} calibrate a scenario of {gpu.name}", err=True)
     result = calibrate_from_rows(rows, values_of(items[0], scenario.base_dir))
     out.parent.mkdir(parents=True, exist_ok=True)
-    path = write_atomically(out, result.text())
+    path = write_atomically(out, result.text(gpu.generation))
     if json_output:
         errors = {"before_pct": result.before, "after_pct": result.after, "held_out_pct": result.held_out}
         print_json({"moved": result.moved, **errors, "left_out": result.left_out})
@@ -185,7 +185,7 @@ def _steps(scenario: Scenario, files: list[Path], out: Path, json_output: bool) 
     moved = sorted(result.moved.items(), key=lambda item: -abs(math.log(item[1])))
     typer.echo("moved: " + (", ".join(f"{name} x {factor:.3f}" for name, factor in moved[:8]) or "nothing"))
     typer.echo(result.verdict())
-    aside(f"# wrote {path}; use it by training.params in the scenario")
+    aside(f"# wrote {path}; use it by training.params in the scenario, from whose folder its path goes")
 
 
 def _curves(files: list[Path]) -> list[Curve]:

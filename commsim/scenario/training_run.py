@@ -35,6 +35,7 @@ from commsim.training.memory import Framework, step_memory
 from commsim.training.model import model
 from commsim.training.nccl_groups import NcclGroups
 from commsim.training.offload import Offload, host_bandwidth
+from commsim.training.parameters import calibrated_on
 from commsim.training.spec import Step, StepPlan
 from commsim.training.step_run import StepProgram, default_bucket_bytes, step_program
 from commsim.training.step_time import exchange_of
@@ -79,6 +80,12 @@ def run_training(
         hints = tuple(advice(step, memory, spec.framework, layers=layers, offload=offload, pcie=pcie, beside=beside))
     warnings = list(comm.warnings)
     warnings += [step.model.caveat] if step.model.caveat else []
+    on = calibrated_on(scenario.base_dir / spec.params) if spec.params is not None else ""
+    if on not in ("", step.accelerator.generation):
+        warnings.append(
+            f"training.params: {spec.params} was calibrated with steps of GPUs of the generation {on}, "
+            f"this one runs on {step.accelerator.name} ({step.accelerator.generation})"
+        )
     if not memory.fits:
         fullest = memory.fullest
         warnings.append(

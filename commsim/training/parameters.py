@@ -16,6 +16,9 @@ from commsim.training.compute import Values
 
 PATH = Path(__file__).with_name("parameters.yaml")
 
+_ON = "calibrated_on"
+"""The key of a file under which the generation of the GPU stands whose steps it was calibrated with."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -56,6 +59,8 @@ def read_values(path: Path) -> Values:
     if not isinstance(document.data, dict):
         raise_faults([document.fault((), "found no mapping, expected lines such as 'gemm.hopper: 0.7'")], ScenarioError)
     for name, value in document.data.items():
+        if name == _ON and isinstance(value, str):
+            continue
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {near[0]!r}?" if near else "expected a name of parameters.yaml"
@@ -69,9 +74,17 @@ def read_values(path: Path) -> Values:
     return MappingProxyType(values)
 
 
-def values_text(values: Mapping[str, float], source: str) -> str:
-    """What differs from the shipped values as a file that `read_values` reads; `source` says where it comes from."""
-    lines = [f"# {line}" for line in source.splitlines()]
+def calibrated_on(path: Path) -> str:
+    """The generation of the GPU whose steps a file of `read_values` was calibrated with; empty if it does not say."""
+    return str(read_documents(path)[0].data.get(_ON, ""))
+
+
+def values_text(values: Mapping[str, float], source: str, generation: str = "") -> str:
+    """What differs from the shipped values as a file that `read_values` reads; `source` says where it comes from.
+
+    `generation`: of the GPU whose steps say so.
+    """
+    lines = [f"# {line}" for line in source.splitlines()] + [f"{_ON}: {generation}"] * bool(generation)
     for name, value in values.items():
         if value != shipped_values()[name]:
             text = f"{value:.5g}"

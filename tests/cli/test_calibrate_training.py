@@ -125,3 +125,15 @@ def test_more_than_all_of_the_peak_is_no_measurement(folder: Path) -> None:
     result = CliRunner().invoke(app, ["calibrate", *files, "-o", str(folder / "machine.yaml")])
     assert isinstance(result.exception, CalibrationError)
     assert "found mfu_pct 140, expected at most 100" in str(result.exception)
+
+
+def test_a_file_of_another_gpu_is_said(folder: Path) -> None:
+    _calibrate(folder)
+    assert "calibrated_on: ampere" in (folder / "machine.yaml").read_text()
+    own, other = (
+        load_scenarios(folder / "scenario.yaml", ["workload.0.training.params=machine.yaml", f"topology.preset={name}"])
+        for name in ("dgx-a100", "hgx-h100")
+    )
+    warnings = [" ".join(run(one[0]).warnings) for one in (own, other)]
+    assert "calibrated" not in warnings[0]
+    assert "machine.yaml was calibrated with steps of GPUs of the generation ampere" in warnings[1]
