@@ -66,9 +66,9 @@ def explain(
         named = str(path) if Path(result).exists() else result
         command = shlex.join(["commsim", "run", named, *(overrides or [])])
         asked, saved = load_scenarios(path, overrides or []), path.parent / "result.json"
-        at = [i for i, work in enumerate(asked[0].workload) if isinstance(work, CollectiveWork)]
-        if size and len(at) == 1:
-            command = overridden(command, shlex.quote(f"workload.{at[0]}.sizes=[{', '.join(size)}]"))
+        works = [(i, work) for i, work in enumerate(asked[0].workload) if isinstance(work, CollectiveWork)]
+        if size and len(works) == 1 and not set(sizes) <= set(works[0][1].sizes or ()):
+            command = overridden(command, shlex.quote(f"workload.{works[0][0]}.sizes=[{', '.join(size)}]"))
     cache = Cache()
     ready = [prepare(one, cache) for one in asked]
     documents = []

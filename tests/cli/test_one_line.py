@@ -265,6 +265,14 @@ def test_explain_repeats_the_question() -> None:
     assert "commsim run all_reduce --on hgx-h100-ndr400 -n 2 -b 1G -e 1G " in repeat
 
 
+@pytest.mark.parametrize(("size", "repeated"), [("3GB", "'workload.0.sizes=[3GB]' "), ("1GiB", "")])
+def test_explain_repeats_a_size_that_the_scenario_lacks(size: str, repeated: str) -> None:
+    *_, last = said("explain", "allreduce-8-h100", "--size", size).stdout.splitlines()
+    assert last.startswith(
+        f"  to repeat the best: commsim run allreduce-8-h100 {repeated}'topology.node.nvlink.bandwidth"
+    )
+
+
 def test_the_head_of_a_narrow_table_is_whole() -> None:
     assert "\n#size   time " in said("run", "all_reduce", *ON, "-b", "8", "-e", "12", "--no-files").stdout
 
