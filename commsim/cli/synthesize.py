@@ -156,7 +156,7 @@ def synthesize(
             search = TreeSearch(question, budget)
             schedules = [search.run(told)]
             cut_short = search.interrupted
-    spent = time.process_time() - began > asked.budget
+    spent = time.process_time() - began > asked.budget and max(one.ratio for one in schedules) > GOOD
     if cut_short:
         typer.echo("warning: interrupted: the best so far", err=True)
     elif spent:

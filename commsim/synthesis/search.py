@@ -57,7 +57,7 @@ _LAST, _LEAST_ROWS = 0.3, 100_000
 """Of the budget, what the last trial of a forest may take for which the time is up, and its rows however little that
 is: some tenths of a second."""
 _ROW_S = 5e-6
-"""Seconds of a row, until one was tried."""
+"""Seconds of a row until one was tried: those of `MOST_ROWS` in half a minute."""
 _FINEST = 2.5e-4
 """Of all the time: what a piece takes at least, as less would not show."""
 _NOMINAL_PIECES = 16

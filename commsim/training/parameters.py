@@ -84,7 +84,9 @@ def values_text(values: Mapping[str, float], source: str, generation: str = "") 
 
     `generation`: of the GPU whose steps say so.
     """
-    lines = [f"# {line}" for line in source.splitlines()] + [f"{_ON}: {generation}"] * bool(generation)
+    lines = [f"# {line}" for line in source.splitlines()]
+    if generation:
+        lines.append(f"{_ON}: {generation}")
     for name, value in values.items():
         if value != shipped_values()[name]:
             text = f"{value:.5g}"
