@@ -75,6 +75,17 @@ def test_the_front_over_sizes(ring: str) -> None:
     assert [one["reached_us"] for one in document["front"]] == sorted(one["reached_us"] for one in document["front"])
 
 
+def test_a_search_that_its_budget_ends_says_so_and_is_no_disaster() -> None:
+    """The first pieces of so many trees take long: not one piece, but as many as are likely right."""
+    asked = ["dgx-a100-hdr200", "-n", "2", "-c", "all_reduce", "--bytes", "64MiB", "--json"]
+    short, whole = (synthesize(*asked, "--budget", seconds) for seconds in ("0.1", "60"))
+    documents = [json.loads(result.stdout) for result in (short, whole)]
+    assert documents[0]["ratio"] < 1.5
+    assert documents[0]["budget_spent"] == ("ended with its budget" in short.stderr)
+    assert not documents[1]["budget_spent"]
+    assert "budget" not in whole.stderr
+
+
 @pytest.mark.parametrize(("aim", "size"), [("latency", 2**13), ("bandwidth", 2**30)])
 def test_aims_are_sizes(ring: str, aim: str, size: int) -> None:
     assert json.loads(synthesize(ring, "--for", aim, "--json").stdout)["size_bytes"] == size

@@ -216,3 +216,15 @@ def test_an_all_reduce_in_phases_adds_all_before_it_spreads() -> None:
     adds = laid.schedule.op == Op.REDUCE
     assert laid.schedule.step[adds].max() <= laid.schedule.step[~adds].min()
     assert seconds_of(laid, network) == pytest.approx(phases_s, rel=0.03)
+
+
+def test_a_forest_whose_time_is_up_is_cut_into_the_likeliest_pieces() -> None:
+    """After the first trial, of one piece each, no time is left for the next of four."""
+    network = machine_network(load_preset("dgx-a100-hdr200", nodes=2))
+    search = TreeSearch(Aim(network, "all_reduce", 64 << 20, itemsize=4))
+    forest = next(search.forests())
+    search._until = search.started
+    search._cut(forest)
+    assert search.best is not None
+    assert search.best.pieces > 1
+    assert search.best.ratio < 1.2
